@@ -1,0 +1,1 @@
+"""Two (or more) real Kubernetes clusters on one machine, for the demo, the tests and the benchmarks."""
