@@ -14,7 +14,7 @@ from pathlib import Path
 
 from devcluster.api import Object
 from devcluster.layout import ClusterLayout
-from devcluster.process import Command
+from devcluster.process import Command, write_changed
 
 COREDNS, METRICS_SERVER, LOCAL_PATH, KWOK = "coredns", "metrics-server", "local-path-provisioner", "kwok"
 
@@ -57,7 +57,7 @@ spec:
 def coredns_command(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> Command:
     """CoreDNS on port 53 of the cluster's address."""
     corefile = cluster.folder / "Corefile"
-    corefile.write_text(_COREFILE.format(ip=cluster.ip, kubeconfig=cluster.kubeconfig(COREDNS)))
+    write_changed(corefile, _COREFILE.format(ip=cluster.ip, kubeconfig=cluster.kubeconfig(COREDNS)))
     return _command(cluster, [str(binaries[COREDNS]), "-conf", str(corefile)])
 
 

@@ -68,12 +68,6 @@ class Api:
                 file.write(base64.b64decode(user["client-key-data"]))
                 file.flush()
                 self._context.load_cert_chain(file.name)
-        self._connection: http.client.HTTPSConnection | None = None
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def text(self, path: str, *, timeout: float = 10.0) -> str:
         """GET a path that does not answer with an object, such as ``/readyz``."""
@@ -119,20 +113,14 @@ class Api:
 
     def _send(self, method: str, path: str, body: bytes | None, kind: str, timeout: float) -> bytes:
         headers = {**self._headers, "Content-Type": kind} if body is not None else self._headers
-        reused = self._connection is not None
-        if self._connection is None:
-            self._connection = http.client.HTTPSConnection(
-                self._host, self._port, context=self._context, timeout=timeout
-            )
+        # a connection for each request: these are few, and nothing is left open whoever holds this object
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._context, timeout=timeout)
         try:
-            self._connection.request(method, path, body, headers)
-            response = self._connection.getresponse()
+            connection.request(method, path, body, headers)
+            response = connection.getresponse()
             content = response.read()
-        except (OSError, http.client.HTTPException):
-            self.close()
-            if reused:  # the server closed an idle connection, or was started anew
-                return self._send(method, path, body, kind, timeout)
-            raise
+        finally:
+            connection.close()
         if response.status >= 300:
             raise ApiError(response.status, _message(content) or f"{method} {path}: HTTP {response.status}")
         return content

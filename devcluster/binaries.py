@@ -116,9 +116,11 @@ class Compilation:
     what is left when all packages are named.
     """
 
-    def __init__(self, stale: Iterable[str]) -> None:
+    def __init__(self, stale: Iterable[str], packages: int) -> None:
         self._left = set(stale)
         self.total = len(self._left)
+        self.share = self.total / packages if packages else 1.0
+        """How much of the whole has to be compiled: 1.0 with an empty cache."""
 
     @property
     def done(self) -> int:
@@ -151,11 +153,10 @@ class _GoBuild:
             self._check_disk(self._recipe.disk_gib)
         with self._log_path.open("w", buffering=1, encoding="utf-8") as log:
             compilation = self._list(log)
-            if compilation.packages:
-                self._check_disk(self._recipe.disk_gib * compilation.total / compilation.packages)
+            self._check_disk(self._recipe.disk_gib * compilation.share)
             self._compile(log, compilation, target)
 
-    def _list(self, log: TextIO) -> "_Listed":
+    def _list(self, log: TextIO) -> Compilation:
         """Download the sources, and ask which packages Go has not compiled yet."""
         downloads = 0
 
@@ -170,7 +171,7 @@ class _GoBuild:
         template = '{{and .Stale (ne .Name "main")}} {{.ImportPath}}'
         out = self._run(log, ["list", "-deps", "-f", template, *self._recipe.flags, *self._packages], read)
         packages = [line.split(" ", 1) for line in out]
-        return _Listed((path for stale, path in packages if stale == "true"), len(packages))
+        return Compilation((path for stale, path in packages if stale == "true"), len(packages))
 
     def _compile(self, log: TextIO, compilation: Compilation, target: Path) -> None:
         def read(line: str) -> None:
@@ -232,9 +233,3 @@ class _GoBuild:
                 f"{cache_folder()}, and only {free_gib:.1f} GiB are free there. Free some space, set XDG_CACHE_HOME "
                 f"to a folder on a larger disk, or name a folder with ready binaries in {GIVEN[0]}."
             )
-
-
-class _Listed(Compilation):
-    def __init__(self, stale: Iterable[str], packages: int) -> None:
-        super().__init__(stale)
-        self.packages = packages

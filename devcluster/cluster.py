@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from devcluster import addons, controlplane, host, network, pki
-from devcluster.api import Api, ApiError, Object
+from devcluster.api import Api, Object
 from devcluster.cgroups import ClusterCgroup
 from devcluster.errors import DevclusterError
 from devcluster.layout import ClusterLayout
@@ -297,8 +297,6 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop every program in order, keeping the data."""
-        if self._api is not None:
-            self._api.close()
         names = [name for name in self.component_names() if name != host.HOST]
         for name in reversed(names):
             self.component(name).stop()
@@ -306,8 +304,6 @@ class Cluster:
 
     def kill(self) -> None:
         """End every process of the cluster at once, recorded or not, containers included."""
-        if self._api is not None:
-            self._api.close()
         for component in self.components():
             component.kill()
         if self._cgroup.exists():
@@ -325,9 +321,13 @@ class Cluster:
 
     # ------------------------------------------------------------------ questions and small changes
 
+    def processes(self) -> list[int]:
+        """Every process of the cluster, shims and containers included."""
+        return self._cgroup.processes()
+
     def memory(self) -> int:
         """Bytes that all its processes use, containers included, shared pages counted once."""
-        return sum(proportional_memory(pid) for pid in self._cgroup.processes())
+        return sum(proportional_memory(pid) for pid in self.processes())
 
     def kubectl(
         self,
@@ -373,6 +373,12 @@ class Cluster:
         printed = self.ctr("images", "import", str(archive))
         return [line.split()[1] for line in printed.splitlines() if line.startswith("unpacking ")]
 
+    def healthy(self) -> bool:
+        """Whether every program runs, the API server is ready and so is the real node."""
+        if any(component.state() != "running" for component in self.components()):
+            return False
+        return self._ready() and (not self.spec.real or self._node_ready())
+
     def nodes(self) -> list[Object]:
         return self.api.items("/api/v1/nodes")
 
@@ -385,27 +391,11 @@ class Cluster:
         missing = [index for name, index in want.items() if name not in have]
         surplus = [name for name in have if name not in want]
 
-        def work(share: Sequence[int | str]) -> None:
-            api = Api(self.kubeconfig)
-            try:
-                for item in share:
-                    if isinstance(item, int):
-                        api.post("/api/v1/nodes", addons.kwok_node(item))
-                    else:
-                        with contextlib.suppress(ApiError):
-                            api.delete(f"/api/v1/nodes/{item}")
-            finally:
-                api.close()
-
-        changes: list[int | str] = [*missing, *surplus]
-        threads = [
-            threading.Thread(target=work, args=(changes[offset::_APPLY_THREADS],))
-            for offset in range(min(_APPLY_THREADS, len(changes)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(_APPLY_THREADS) as pool:
+            made = [pool.submit(self.api.post, "/api/v1/nodes", addons.kwok_node(index)) for index in missing]
+            gone = [pool.submit(self.api.delete, f"/api/v1/nodes/{name}") for name in surplus]
+        for change in (*made, *gone):
+            change.result()
         self._await(f"{count} fake nodes to be Ready", lambda: self._fake_ready() == count, [addons.KWOK])
 
     def _fake_ready(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from devcluster.layout import API_PORT, ClusterLayout
-from devcluster.process import Command
+from devcluster.process import Command, write_changed
 
 ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER = (
     "etcd",
@@ -58,9 +58,8 @@ _AUDIT_POLICY = {
 
 def commands(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> dict[str, Command]:
     """The control plane's programs, in the order in which they start."""
-    cluster.folder.mkdir(parents=True, exist_ok=True)
     policy = cluster.folder / "audit-policy.json"
-    policy.write_text(json.dumps(_AUDIT_POLICY))
+    write_changed(policy, json.dumps(_AUDIT_POLICY))
     arguments = {
         ETCD: _etcd(cluster),
         API_SERVER: _api_server(cluster, policy),
@@ -76,14 +75,14 @@ def _etcd(cluster: ClusterLayout) -> list[str]:
     client, peer = "https://127.0.0.1:2379", "https://127.0.0.1:2380"
     return [
         f"--data-dir={cluster.folder / 'etcd'}",
-        "--name=default",
+        f"--name={cluster.name}",
         "--unsafe-no-fsync",
         "--quota-backend-bytes=8589934592",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
-        f"--initial-cluster=default={peer}",
+        f"--initial-cluster={cluster.name}={peer}",
         f"--cert-file={pki / 'etcd.crt'}",
         f"--key-file={pki / 'etcd.key'}",
         f"--trusted-ca-file={pki / 'etcd-ca.crt'}",

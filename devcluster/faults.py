@@ -20,12 +20,9 @@ from devcluster.api import Object
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.fleet import Fleet
-from devcluster.layout import API_PORT, RELAY_PORT, ClusterLayout
+from devcluster.layout import API_PORT, MACHINE, RELAY_PORT, ClusterLayout
 from devcluster.process import Command, Component, wait_for
 from devcluster.relay import Weather
-
-MACHINE = "machine"
-"""The other end of a link that is this machine itself, where a person's kubectl and `farlet run` are."""
 
 RELAY = "relay"
 
@@ -287,7 +284,7 @@ def revoke(cluster: Cluster, namespace: str, name: str) -> None:
     for key in ("labels", "annotations"):
         if account["metadata"].get(key):
             metadata[key] = account["metadata"][key]
-    kept = {key: account[key] for key in ("secrets", "imagePullSecrets") if key in account}
+    kept: Object = {key: account[key] for key in ("secrets", "imagePullSecrets") if key in account}
     body: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, **kept}
     cluster.api.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", body)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from devcluster.layout import ClusterLayout
-from devcluster.process import Command
+from devcluster.process import Command, write_changed
 
 HOST, CONTAINERD, KUBELET, KUBE_PROXY = "host", "containerd", "kubelet", "kube-proxy"
 
@@ -65,20 +65,18 @@ def containerd_command(cluster: ClusterLayout, *, containerd: Path, runc: Path, 
     """containerd with everything it keeps in the cluster's folder."""
     own = cluster.folder / "host"
     networks = own / "cni-conf"
-    networks.mkdir(parents=True, exist_ok=True)
-    (networks / "10-devcluster.conflist").write_text(json.dumps(_pod_network(cluster)))
+    write_changed(networks / "10-devcluster.conflist", json.dumps(_pod_network(cluster)))
     settings = own / "containerd.toml"
-    settings.write_text(_containerd_toml(own, networks, runc, cni_plugins))
+    write_changed(settings, _containerd_toml(own, networks, runc, cni_plugins))
     return Command([str(containerd), "--config", str(settings)], netns=str(cluster.netns_path), mount_holder=True)
 
 
 def kubelet_command(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> Command:
     """A kubelet that asks for its serving certificate, as production ones do."""
     own = cluster.folder / "host"
-    own.mkdir(parents=True, exist_ok=True)
-    (own / "resolv.conf").write_text("")
+    write_changed(own / "resolv.conf", "")
     settings = own / "kubelet.json"
-    settings.write_text(json.dumps(_kubelet_configuration(cluster)))
+    write_changed(settings, json.dumps(_kubelet_configuration(cluster)))
     return Command(
         [
             str(binaries[KUBELET]),

@@ -25,6 +25,12 @@ SLOTS = 16
 API_PORT = 6443
 RELAY_PORT = 7443
 
+MACHINE = "machine"
+"""What a fault calls the end of a link that is this machine itself, where a person's kubectl and `farlet run` are."""
+
+_PODS, _SERVICES = 200, 100
+"""The second number of the pod and service ranges, to which a cluster's index is added."""
+
 _CLUSTER_NAME = re.compile(r"[a-z]([a-z0-9-]{0,13}[a-z0-9])?")
 _CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +47,8 @@ def check_name(kind: str, name: str) -> str:
         raise DevclusterError(
             f"{kind} name {name!r} is not valid: 1 to 15 lower-case letters, digits and '-', starting with a letter"
         )
+    if kind == "cluster" and name == MACHINE:
+        raise DevclusterError(f"cluster name {name!r} is taken: it stands for this machine when a link is cut")
     return name
 
 
@@ -143,11 +151,11 @@ class ClusterLayout:
 
     @property
     def pods(self) -> IPv4Network:
-        return IPv4Network(f"10.{200 + self.index}.0.0/16")
+        return IPv4Network(f"10.{_PODS + self.index}.0.0/16")
 
     @property
     def services(self) -> IPv4Network:
-        return IPv4Network(f"10.{100 + self.index}.0.0/16")
+        return IPv4Network(f"10.{_SERVICES + self.index}.0.0/16")
 
     @property
     def kubernetes_service_ip(self) -> IPv4Address:
@@ -188,4 +196,7 @@ def base_network() -> IPv4Network:
         raise DevclusterError(f"FARLET_DEVCLUSTER_NETWORK={given}: {error}") from error
     if network.prefixlen != 16:
         raise DevclusterError(f"FARLET_DEVCLUSTER_NETWORK={given}: a /16 is needed, such as 10.254.0.0/16")
+    first, second = network.network_address.packed[:2]
+    if first == 10 and any(0 < second - start <= MAX_CLUSTERS for start in (_PODS, _SERVICES)):
+        raise DevclusterError(f"FARLET_DEVCLUSTER_NETWORK={given}: the clusters' pods or services have these addresses")
     return network

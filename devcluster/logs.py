@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -37,7 +38,8 @@ def rotate_all(folder: Path) -> None:
     """Rotate the component logs of every cluster of a fleet; the audit log is the API server's own affair."""
     for log in folder.glob("*/logs/*.log"):
         if not log.name.startswith("audit"):
-            rotate(log)
+            with contextlib.suppress(OSError):  # a log that has just gone, a full disk: the next round comes
+                rotate(log)
 
 
 def main() -> None:

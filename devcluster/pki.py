@@ -144,7 +144,7 @@ def make(cluster: ClusterLayout) -> None:
         return
     cluster.pki.mkdir(parents=True, exist_ok=True)
     cluster.kubeconfig().parent.mkdir(parents=True, exist_ok=True)
-    ca, front, etcd = authority("kubernetes"), authority("front-proxy"), authority("etcd")
+    ca, front, etcd = authority("kubernetes"), authority("front-proxy-ca"), authority("etcd-ca")
     ca.write(cluster.pki, "ca")
     front.write(cluster.pki, "front-proxy-ca")
     etcd.write(cluster.pki, "etcd-ca")

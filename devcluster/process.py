@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -27,7 +28,7 @@ record=$1 cgroups=$2; shift 2
 for group in $cgroups; do echo $$ >"$group/cgroup.procs" || exit 125; done
 read -r stat </proc/$$/stat
 read -r boot </proc/sys/kernel/random/boot_id
-printf '%s\\n%s\\n' "$boot" "$stat" >"$record.$$" && mv "$record.$$" "$record"
+printf '%s\\n%s\\n' "$boot" "$stat" >"$record.$$" && mv "$record.$$" "$record" || exit 125
 exec "$@"
 """
 
@@ -110,6 +111,8 @@ class Component:
         """Start it unless it runs; returns once its record is written."""
         if self.alive():
             return
+        if shutil.which(command.argv[0], path=command.env.get("PATH")) is None:
+            raise DevclusterError(f"{self.name} could not be started: there is no program {command.argv[0]}")
         self._run.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._record.unlink(missing_ok=True)
@@ -148,15 +151,14 @@ class Component:
         identity = self.identity()
         if identity is None or not identity.alive():
             return False
-        os.kill(identity.pid, number)
-        return True
+        return _send(identity, number)
 
     def stop(self, timeout: float = 15.0) -> None:
         """SIGTERM, then SIGKILL after the timeout; returns when it is gone."""
         identity = self.identity()
         if identity is not None and identity.alive():
-            os.kill(identity.pid, signal.SIGTERM)
-            os.kill(identity.pid, signal.SIGCONT)  # a paused process only sees SIGTERM once it continues
+            _send(identity, signal.SIGTERM)
+            _send(identity, signal.SIGCONT)  # a paused process only sees SIGTERM once it continues
             if not wait_for(lambda: not _reap(identity), timeout):
                 self.kill()
         self._record.unlink(missing_ok=True)
@@ -166,7 +168,7 @@ class Component:
         identity = self.identity()
         if identity is None or not identity.alive():
             return
-        os.kill(identity.pid, signal.SIGKILL)
+        _send(identity, signal.SIGKILL)
         if not wait_for(lambda: not _reap(identity), 20):
             raise DevclusterError(f"{self.name} (pid {identity.pid}) does not end after SIGKILL")
 
@@ -188,6 +190,16 @@ def tail(path: Path, lines: int) -> str:
             return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
     except FileNotFoundError:
         return ""
+
+
+def write_changed(path: Path, text: str) -> None:
+    """Write a file for a program that may watch it: only if it differs, and never half of it."""
+    if path.exists() and path.read_text() == text:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(text)
+    aside.replace(path)
 
 
 def kill_all(pids: Sequence[int]) -> None:
@@ -219,6 +231,15 @@ def wait_for(condition: Callable[[], object], timeout: float, interval: float = 
         if time.monotonic() > deadline:
             return False
         time.sleep(interval)
+    return True
+
+
+def _send(identity: Identity, number: signal.Signals) -> bool:
+    """Send a signal; False if the process ended since it was last looked at."""
+    try:
+        os.kill(identity.pid, number)
+    except ProcessLookupError:
+        return False
     return True
 
 

@@ -175,7 +175,10 @@ class _ElapsedColumn(TextColumn):
 
 def _row(step: Step) -> dict[str, object]:
     state = step.state
-    return {"completed": state.done, "total": state.total or None, "detail": state.describe(step.unit)}
+    total = state.total or None
+    # At 100 % rich stops its spinner, but a step is over only when its block ends.
+    completed = min(state.done, 0.999 * total) if total else state.done
+    return {"completed": completed, "total": total, "detail": state.describe(step.unit)}
 
 
 def duration(seconds: float) -> str:

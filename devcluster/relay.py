@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import random
 import signal
 from dataclasses import dataclass
@@ -49,18 +48,26 @@ class Relay:
         self._weather = weather
         self._rng = random.Random(seed)
         self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port."""
-        self._server = await asyncio.start_server(self._serve, host, port)
+        self._server = await asyncio.start_server(self._accept, host, port)
         port = self._server.sockets[0].getsockname()[1]
         return port
 
     async def stop(self) -> None:
+        """Stop listening and close every connection, also those in the middle of something."""
         if self._server is not None:
             self._server.close()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._server.wait_closed()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

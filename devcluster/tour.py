@@ -10,7 +10,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +41,8 @@ class Stage:
     remote: Side
     kubectl: Path
     image: str
+    cache: Path
+    """Where kubectl keeps what it discovers; by itself it would do so in the user's home."""
 
     def sides(self) -> tuple[Side, Side]:
         return self.local, self.remote
@@ -118,23 +119,21 @@ def _quiet(stage: Stage, side: Side, *arguments: str) -> None:
 
 def _run(stage: Stage, side: Side, arguments: tuple[str, ...], *, quiet: bool) -> int:
     command = [str(stage.kubectl), f"--kubeconfig={side.kubeconfig}", *arguments]
-    with tempfile.TemporaryDirectory() as cache:  # kubectl would keep its own in the user's home
-        environment = {**os.environ, "KUBECACHEDIR": cache}
-        sink = subprocess.DEVNULL if quiet else None
-        try:
-            return subprocess.run(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                timeout=_COMMAND_TIMEOUT,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            raise DevclusterError(
-                f"kubectl {shlex.join(arguments)} did not end within {_COMMAND_TIMEOUT} s on the {side.name} cluster"
-            ) from None
+    sink = subprocess.DEVNULL if quiet else None
+    try:
+        return subprocess.run(
+            command,
+            env={**os.environ, "KUBECACHEDIR": str(stage.cache)},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            timeout=_COMMAND_TIMEOUT,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        raise DevclusterError(
+            f"kubectl {shlex.join(arguments)} did not end within {_COMMAND_TIMEOUT} s on the {side.name} cluster"
+        ) from None
 
 
 def _bold(text: str) -> str:

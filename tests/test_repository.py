@@ -21,9 +21,7 @@ LOCKS = ("requirements.lock", "requirements-dev.lock")
 SECRETS = {
     "a private key": re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(\\n|\s)*[A-Za-z0-9+/=]{16}"),
     "a private key or certificate in base64": re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/]{40}"),
-    "credentials of a kubeconfig": re.compile(
-        r"client-(key|certificate)-data[\"']?:\s*[\"']?[A-Za-z0-9+/]{40}"
-    ),
+    "credentials of a kubeconfig": re.compile(r"client-(key|certificate)-data[\"']?:\s*[\"']?[A-Za-z0-9+/]{40}"),
     "a token": re.compile(r"eyJ[A-Za-z0-9_-]{16,}\.eyJ[A-Za-z0-9_-]{16,}"),
 }
 SECRET_NAMES = re.compile(r"(\.(key|pem|p12|pfx|kubeconfig)|(^|/)(kubeconfig|id_[a-z0-9]+|\.env))$")
@@ -72,9 +70,7 @@ def locked(lock: str) -> dict[str, str]:
 
 def test_no_secrets() -> None:
     found = [f"{name}: named like a secret" for name, _ in tracked_files() if SECRET_NAMES.search(name)]
-    found += [
-        f"{name}: {what}" for name, text in tracked_files() for what, p in SECRETS.items() if p.search(text)
-    ]
+    found += [f"{name}: {what}" for name, text in tracked_files() for what, p in SECRETS.items() if p.search(text)]
     assert found == []
 
 
@@ -155,7 +151,5 @@ def test_make_help_is_the_default_and_tells_every_target() -> None:
     targets = set(re.findall(r"^\.PHONY: (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
     environment.pop("MFLAGS", None)
-    help_text = subprocess.run(
-        ["make"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    help_text = subprocess.run(["make"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^  make (\S+)  +\S", help_text, re.MULTILINE)) == targets

@@ -11,7 +11,10 @@ from typing import NoReturn
 import typer
 
 from devcluster.cli import clusters, faults, images, tour
+from devcluster.cli.options import help_when_alone
 from devcluster.errors import DevclusterError
+
+_INTERRUPTED = 130
 
 cli = typer.Typer(
     name="devcluster",
@@ -19,7 +22,8 @@ cli = typer.Typer(
     epilog="'python -m devcluster COMMAND --help' says more about one command.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
+    callback=help_when_alone,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -49,7 +53,6 @@ def main() -> NoReturn:
     except DevclusterError as error:
         typer.echo(f"devcluster: {error}", err=True)
         code = 1
-    except (typer.Abort, KeyboardInterrupt):
+    if code == _INTERRUPTED:  # typer turns Ctrl-C into this
         typer.echo("devcluster: interrupted; `python -m devcluster down` removes what was started", err=True)
-        code = 130
     sys.exit(code)

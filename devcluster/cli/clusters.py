@@ -17,7 +17,6 @@ PASS_THROUGH: dict[str, Any] = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
-    "help_option_names": [],
 }
 """Context settings of a command whose arguments are another program's."""
 
@@ -71,7 +70,10 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="Every fleet of this checkout.")] = False,
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Stop clusters and remove everything of theirs from this machine; also after a crash."""
+    """Stop clusters and remove every trace of them.
+
+    Also after a crash, a reboot or a kill -9 of whoever started them.
+    """
     from devcluster.fleet import Fleet, all_fleets
     from devcluster.progress import step
 
@@ -87,7 +89,7 @@ def status(
     output: Annotated[str, typer.Option("--output", "-o", help="text or json.")] = "text",
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Show every program with its state and memory, the nodes, and the faults in force."""
+    """Show the programs, their memory, the nodes and the faults."""
     from devcluster.fleet import Fleet
     from devcluster.status import as_json, as_text, collect
 
@@ -114,7 +116,10 @@ def nodes(
 
 
 def kubectl(context: typer.Context, cluster: ClusterArgument, fleet: FleetOption = DEFAULT) -> None:
-    """Run kubectl on a cluster: devcluster kubectl CLUSTER get nodes -o wide"""
+    """Run kubectl on a cluster.
+
+    Such as: python -m devcluster kubectl local get nodes -o wide
+    """
     from devcluster.fleet import Fleet
 
     command = Fleet(fleet).cluster(cluster).kubectl_command(*context.args)
@@ -132,7 +137,10 @@ def kubeconfig(
     raw: Annotated[bool, typer.Option("--raw", help="Print the content instead of the path.")] = False,
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Print the path of a kubeconfig: export KUBECONFIG=$(python -m devcluster kubeconfig local)"""
+    """Print the path of a kubeconfig.
+
+    Such as: export KUBECONFIG=$(python -m devcluster kubeconfig local)
+    """
     from devcluster.fleet import Fleet
 
     target = Fleet(fleet).cluster(cluster)
@@ -155,7 +163,7 @@ def logs(
     path: Annotated[bool, typer.Option("--path", help="Print only where the log is.")] = False,
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Show a component's log ('audit' is the API server's audit log)."""
+    """Show a component's log; 'audit' is the API server's audit log."""
     from devcluster.fleet import Fleet
 
     target = Fleet(fleet).cluster(cluster)

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from devcluster.cli.clusters import DEFAULT
-from devcluster.cli.options import ClusterArgument, ComponentArgument, FleetOption
+from devcluster.cli.options import ClusterArgument, ComponentArgument, FleetOption, help_when_alone
 
 cli = typer.Typer(
-    help="Break something on purpose, and mend it: links, components, latency, credentials.",
+    help="Break something on purpose, and mend it.",
     rich_markup_mode=None,
-    no_args_is_help=True,
+    invoke_without_command=True,
+    callback=help_when_alone,
 )
 
 End = Annotated[str, typer.Argument(metavar="END", help="A cluster's name, or 'machine' for this machine.")]
@@ -27,7 +28,7 @@ def cut(
     mode: Annotated[str, typer.Option(help="drop (silently) or refuse (with an error at once).")] = "drop",
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Cut the link between two clusters, or between a cluster and this machine."""
+    """Cut the link between two clusters, or a cluster and this machine."""
     from devcluster import faults
     from devcluster.fleet import Fleet
 
@@ -109,7 +110,10 @@ def slow(
     method: Annotated[str, typer.Option(help="netem or relay; default: netem where the kernel has it.")] = "",
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Make the way to a cluster's API server slow and lossy, and print the kubeconfig that takes it."""
+    """Make the way to a cluster's API server slow and lossy.
+
+    Prints the kubeconfig that takes this way.
+    """
     from devcluster import faults
     from devcluster.fleet import Fleet
     from devcluster.relay import Weather
@@ -132,7 +136,7 @@ def fast(cluster: ClusterArgument, fleet: FleetOption = DEFAULT) -> None:
 
 @cli.command()
 def expire(cluster: ClusterArgument, kubeconfig: KubeconfigArgument, fleet: FleetOption = DEFAULT) -> None:
-    """Replace the credential in a kubeconfig by an expired one of the same identity."""
+    """Replace a kubeconfig's credential by one that has expired."""
     from devcluster import faults
     from devcluster.fleet import Fleet
 

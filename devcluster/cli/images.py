@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from devcluster.cli.clusters import DEFAULT
-from devcluster.cli.options import FleetOption
+from devcluster.cli.options import FleetOption, help_when_alone
 
 cli = typer.Typer(
-    help="Images without a registry: build the project's Dockerfile, load archives into the clusters.",
+    help="Images without a registry: build and load them.",
     rich_markup_mode=None,
-    no_args_is_help=True,
+    invoke_without_command=True,
+    callback=help_when_alone,
 )
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,7 @@ def load(
     clusters: Annotated[str, typer.Option(metavar="NAMES", help="Into these only; default: all.")] = "",
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Load image archives into the containerd of each cluster that has a real node."""
+    """Load image archives into the clusters that have a real node."""
     from devcluster.errors import DevclusterError
     from devcluster.fleet import Fleet
 
@@ -48,7 +49,10 @@ def build(
     into: Annotated[bool, typer.Option("--load", help="Load it into the running clusters too.")] = False,
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Build the project's Dockerfile for real, with buildah, on a base made by debootstrap."""
+    """Build the project's Dockerfile for real.
+
+    With buildah, on a base made by debootstrap; prints where the archive is.
+    """
     from devcluster import imagebuild
 
     archive = imagebuild.build(project, tag, output=output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,16 +33,20 @@ def demo(
     image: ImageOption = "busybox:stable",
     fleet: FleetOption = DEFAULT,
 ) -> None:
-    """Give the tour on two real clusters, which stay up afterwards; or on two of yours, with no root and no build."""
+    """Give the tour on two real clusters, which stay up afterwards.
+
+    With --local and --remote on two clusters of yours, which takes no root and builds nothing.
+    """
     from devcluster import tour
 
-    stage = _own(local, remote, image)
-    if stage is None:
-        from devcluster.fleet import Fleet
+    with tempfile.TemporaryDirectory() as cache:
+        stage = _own(local, remote, image, Path(cache))
+        if stage is None:
+            from devcluster.fleet import Fleet
 
-        Fleet(fleet).up()
-        stage = _ours(fleet)
-    tour.tour(stage)
+            Fleet(fleet).up()
+            stage = _ours(fleet, Path(cache))
+        tour.tour(stage)
     typer.echo("\nThe clusters stay up. To go on by hand:")
     for side in stage.sides():
         typer.echo(f"  export KUBECONFIG={side.kubeconfig}   # {side.name}")
@@ -50,19 +55,23 @@ def demo(
 
 
 def demo_down(local: LocalOption = None, remote: RemoteOption = None, fleet: FleetOption = DEFAULT) -> None:
-    """Remove what the tour made: the clusters, or on your own ones the tour's namespace."""
+    """Remove what the tour made.
+
+    That is the clusters; on clusters of your own (--local, --remote), the tour's namespace.
+    """
     from devcluster import tour
 
-    stage = _own(local, remote, "")
-    if stage is not None:
-        tour.clean(stage)
-        return
+    with tempfile.TemporaryDirectory() as cache:
+        stage = _own(local, remote, "", Path(cache))
+        if stage is not None:
+            tour.clean(stage)
+            return
     from devcluster.cli.clusters import down
 
     down(fleet=fleet)
 
 
-def _own(local: Path | None, remote: Path | None, image: str) -> Stage | None:
+def _own(local: Path | None, remote: Path | None, image: str, cache: Path) -> Stage | None:
     """The stage on the user's clusters, if they gave any."""
     from devcluster.tour import Side, Stage
 
@@ -73,10 +82,11 @@ def _own(local: Path | None, remote: Path | None, image: str) -> Stage | None:
     for path in (local, remote):
         if not path.is_file():
             raise DevclusterError(f"kubeconfig {path} does not exist")
-    return Stage(Side("local", local.absolute()), Side("remote", remote.absolute()), _kubectl_for_others(), image)
+    sides = Side("local", local.absolute()), Side("remote", remote.absolute())
+    return Stage(*sides, _kubectl_for_others(), image, cache)
 
 
-def _ours(fleet: str) -> Stage:
+def _ours(fleet: str, cache: Path) -> Stage:
     from devcluster.addons import BUSYBOX_IMAGE
     from devcluster.binaries import ensure
     from devcluster.fleet import Fleet
@@ -84,7 +94,7 @@ def _ours(fleet: str) -> Stage:
 
     clusters = Fleet(fleet)
     sides = [Side(name, clusters.cluster(name).kubeconfig) for name in ("local", "remote")]
-    return Stage(sides[0], sides[1], ensure(["kubectl"])["kubectl"], BUSYBOX_IMAGE)
+    return Stage(sides[0], sides[1], ensure(["kubectl"])["kubectl"], BUSYBOX_IMAGE, cache)
 
 
 def _kubectl_for_others() -> Path:

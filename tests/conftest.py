@@ -1,0 +1,185 @@
+"""Clusters for the tests: once per run, shared by all workers, taken down when the run ends.
+
+``fleet`` is the pair that all tests share; each has a namespace of its own in it. ``faulty`` is a pair of its own for
+tests that break things, which run alone after the others. Whoever cannot have clusters (no root, no Linux) gets
+their tests skipped with a loud line; CI gets a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from devcluster import faults
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+from devcluster.fleet import Fleet
+from tests.eventually import eventually
+
+SHARED, FAULTY = "test", "faults"
+KEEP = "FARLET_KEEP_CLUSTERS"
+"""Set it to leave the clusters up after a run, for a quick loop on one test."""
+
+
+def means_missing() -> str:
+    """Why clusters cannot run here; empty if they can."""
+    if sys.platform != "linux":
+        return "clusters need Linux; run the tests in a Linux virtual machine"
+    if os.geteuid() != 0:
+        return "clusters need root; run `sudo make test`"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    why = means_missing()
+    if why and not os.environ.get("CI"):
+        for item in items:
+            if item.get_closest_marker("cluster") or item.get_closest_marker("faults"):
+                item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if means_missing() and terminalreporter.stats.get("skipped"):
+        line = f"NO CLUSTER TEST WAS RUN: {means_missing()}"
+        terminalreporter.write_sep("!", line, red=True, bold=True)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if _is_controller(session.config):
+        _remove_fleets()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _is_controller(session.config):
+        _remove_fleets()
+
+
+def _is_controller(config: pytest.Config) -> bool:
+    """Whether this process is the one that starts the workers (or the only one)."""
+    return not hasattr(config, "workerinput")
+
+
+def _remove_fleets() -> None:
+    if means_missing() or os.environ.get(KEEP):
+        return
+    for name in (SHARED, FAULTY):
+        if Fleet(name).exists():
+            Fleet(name).down()
+
+
+def _bring_up(name: str) -> Fleet:
+    if why := means_missing():
+        pytest.fail(f"no clusters can run here, and CI is set: {why}")
+    fleet = Fleet(name)
+    fleet.up()
+    return fleet
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Fleet:
+    """Two whole clusters, ``local`` and ``remote``, that all tests share."""
+    return _bring_up(SHARED)
+
+
+@pytest.fixture
+def local(fleet: Fleet) -> Cluster:
+    return fleet.cluster("local")
+
+
+@pytest.fixture
+def remote(fleet: Fleet) -> Cluster:
+    return fleet.cluster("remote")
+
+
+@pytest.fixture(params=["local", "remote"])
+def cluster(request: pytest.FixtureRequest, fleet: Fleet) -> Cluster:
+    """Each of the two in turn."""
+    return fleet.cluster(request.param)
+
+
+@pytest.fixture
+def namespace(fleet: Fleet) -> Iterator[str]:
+    """A fresh namespace of the same name in every cluster, removed afterwards."""
+    yield from _namespaces(fleet)
+
+
+@pytest.fixture
+def virtual_node() -> str:
+    """A name for a virtual node that no other test uses."""
+    return f"virtual-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def _faulty_fleet() -> Fleet:
+    return _bring_up(FAULTY)
+
+
+@pytest.fixture
+def faulty(_faulty_fleet: Fleet) -> Iterator[Fleet]:
+    """Two clusters to break; whatever the test broke is mended afterwards."""
+    yield _faulty_fleet
+    faults.clear(_faulty_fleet)
+    for cluster in _faulty_fleet.clusters():
+        eventually(cluster.healthy, f"{cluster.name} is healthy again after the fault", timeout=120)
+
+
+@pytest.fixture
+def faulty_namespace(faulty: Fleet) -> Iterator[str]:
+    yield from _namespaces(faulty)
+
+
+def _namespaces(fleet: Fleet) -> Iterator[str]:
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    for cluster in fleet.clusters():
+        cluster.kubectl("create", "namespace", name)
+        eventually(
+            lambda c=cluster: c.kubectl("-n", name, "get", "serviceaccount", "default"),  # type: ignore[misc]
+            f"the default ServiceAccount in {name}",
+        )
+    yield name
+    for cluster in fleet.clusters():
+        cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Another place for fleets, as a second checkout on this machine would have."""
+    monkeypatch.setenv("FARLET_DEVCLUSTER_STATE", str(tmp_path / "checkout"))
+    return tmp_path / "checkout"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and report.when in ("setup", "call"):
+        arguments = getattr(item, "funcargs", {})
+        for name in ("fleet", "faulty"):
+            if isinstance(arguments.get(name), Fleet):
+                space = arguments.get("namespace") or arguments.get("faulty_namespace")
+                report.sections += _evidence(arguments[name], space)
+    return report
+
+
+def _evidence(fleet: Fleet, namespace: str | None) -> list[tuple[str, str]]:
+    """What a person would look at first: faults, pods and events of the test, the ends of the component logs."""
+    sections = [("faults in force", "\n".join(faults.active(fleet)) or "none")]
+    for cluster in fleet.clusters():
+        if namespace:
+            for what in (["get", "pods", "-o", "wide"], ["get", "events", "--sort-by=.lastTimestamp"]):
+                sections.append((f"{cluster.name}: {what[1]} in {namespace}", _ask(cluster, namespace, what)))
+        for component in cluster.components():
+            sections.append((f"{cluster.name}: end of {component.log}", component.tail(5)))
+    return sections
+
+
+def _ask(cluster: Cluster, namespace: str, what: list[str]) -> str:
+    try:
+        result = cluster.kubectl("-n", namespace, "--request-timeout=5s", *what, check=False, timeout=15)
+    except (OSError, DevclusterError, TimeoutError) as error:
+        return f"could not be asked: {error}"
+    return result.stdout + result.stderr
