@@ -20,6 +20,10 @@ TEST_FAST     := $(PYTEST) -m "not cluster and not faults"
 TEST_PARALLEL := $(PYTEST) -m "not faults" -n $(TEST_WORKERS) --dist loadgroup
 TEST_FAULTS   := $(PYTEST) -m "faults"
 
+# Before the tests, where one can see it: the first build takes longer than any test may. Who cannot have clusters is
+# told so by the tests.
+PREPARE := if [ "$$(uname)" = Linux ] && [ "$$(id -u)" = 0 ]; then $(PYTHON) -m devcluster prepare; fi
+
 # Clusters that a user already has: make demo LOCAL=kubeconfig REMOTE=kubeconfig
 LOCAL  ?=
 REMOTE ?=
@@ -42,6 +46,7 @@ lint: $(STAMP) ## Check style, format, types and the imports between packages
 
 .PHONY: test
 test: lint ## Lint, then all tests; starts real clusters (root, Linux)
+	@$(PREPARE)
 	@$(TEST_PARALLEL) $(PYTEST_ARGS)
 	@$(TEST_FAULTS) $(PYTEST_ARGS) || test $$? -eq 5  # 5: no test was selected, as with PYTEST_ARGS=tests/app
 
@@ -55,7 +60,7 @@ demo: $(STAMP) ## The tour on two real clusters, which stay up; LOCAL=kubeconfig
 
 .PHONY: demo-down
 demo-down: $(STAMP) ## Stop the clusters of the demo and remove what they left
-	@$(PYTHON) -m devcluster demo-down
+	@$(PYTHON) -m devcluster demo-down $(DEMO_ARGS)
 
 .PHONY: bench
 bench: $(STAMP) ## The benchmarks: a table of ratios

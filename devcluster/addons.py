@@ -1,6 +1,6 @@
-"""What every cluster has besides Kubernetes itself: DNS, metrics, storage, a node agent; and fake nodes for load.
+"""What every cluster has besides Kubernetes itself: DNS, metrics, storage, and a node agent.
 
-CoreDNS, metrics-server, the local-path provisioner and KWOK run as plain processes beside the control plane, each
+CoreDNS, metrics-server and the local-path provisioner run as plain processes beside the control plane, each
 with its own identity and no more rights than it needs; a Service without selector and an EndpointSlice lead to
 them. So they are there a second after the API server, and need no image.
 """
@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from devcluster.api import Object
+from devcluster.kwok import KWOK
 from devcluster.layout import ClusterLayout
 from devcluster.process import Command, write_changed
 
-COREDNS, METRICS_SERVER, LOCAL_PATH, KWOK = "coredns", "metrics-server", "local-path-provisioner", "kwok"
+COREDNS, METRICS_SERVER, LOCAL_PATH = "coredns", "metrics-server", "local-path-provisioner"
 
 BUSYBOX_IMAGE = "farlet/busybox:1"
-KWOK_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
 _STORAGE_NAMESPACE = "local-path-storage"
 _RBAC = "rbac.authorization.k8s.io"
@@ -98,49 +98,6 @@ def local_path_command(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> 
             "--provisioner-name=rancher.io/local-path",
         ],
     )
-
-
-def kwok_command(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> Command:
-    """KWOK, which plays the kubelet of the fake nodes and of no other."""
-    return _command(
-        cluster,
-        [
-            str(binaries[KWOK]),
-            f"--kubeconfig={cluster.kubeconfig(KWOK)}",
-            "--manage-all-nodes=false",
-            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-            "--node-lease-duration-seconds=40",
-            "--cidr=10.0.0.1/24",
-            f"--node-ip={cluster.ip}",
-            f"--node-name={KWOK}",
-            "--node-port=10247",
-            f"--server-address={cluster.ip}:10247",
-            f"--tls-cert-file={cluster.pki / 'kwok-serving.crt'}",
-            f"--tls-private-key-file={cluster.pki / 'kwok-serving.key'}",
-        ],
-    )
-
-
-def kwok_node(index: int) -> Object:
-    """A fake node: large, and tainted so that only pods that ask for it land there."""
-    name = f"kwok-{index}"
-    size = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "1000"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "annotations": {"kwok.x-k8s.io/node": "fake", "node.alpha.kubernetes.io/ttl": "0"},
-            "labels": {
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": "amd64",
-                "type": "kwok",
-            },
-        },
-        "spec": {"taints": [KWOK_TAINT]},
-        "status": {"capacity": size, "allocatable": size, "nodeInfo": {"kubeletVersion": "fake"}},
-    }
 
 
 def objects(cluster: ClusterLayout, *, metrics: bool) -> list[Object]:
@@ -263,7 +220,7 @@ def _node_agent() -> Object:
     """A DaemonSet that tolerates everything, as production clusters have several (network, logs, monitoring)."""
     labels = {"app.kubernetes.io/name": "node-agent"}
     not_on_fakes = {
-        "nodeSelectorTerms": [{"matchExpressions": [{"key": "type", "operator": "NotIn", "values": ["kwok"]}]}]
+        "nodeSelectorTerms": [{"matchExpressions": [{"key": "type", "operator": "NotIn", "values": [KWOK]}]}]
     }
     return {
         "apiVersion": "apps/v1",

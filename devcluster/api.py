@@ -105,6 +105,10 @@ class Api:
             path = f"{object_path(item)}?fieldManager=devcluster&force=true"
             self._send("PATCH", path, json.dumps(item).encode(), "application/apply-patch+yaml", 30)
 
+    def connection(self, *, timeout: float) -> http.client.HTTPSConnection:
+        """A connection for whoever sends many requests; only with a client certificate is it authenticated."""
+        return http.client.HTTPSConnection(self._host, self._port, context=self._context, timeout=timeout)
+
     def _object(self, method: str, path: str, body: Object | None = None) -> Object:
         data = None if body is None else json.dumps(body).encode()
         answer = json.loads(self._send(method, path, data, "application/json", 30))
@@ -114,7 +118,7 @@ class Api:
     def _send(self, method: str, path: str, body: bytes | None, kind: str, timeout: float) -> bytes:
         headers = {**self._headers, "Content-Type": kind} if body is not None else self._headers
         # a connection for each request: these are few, and nothing is left open whoever holds this object
-        connection = http.client.HTTPSConnection(self._host, self._port, context=self._context, timeout=timeout)
+        connection = self.connection(timeout=timeout)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()

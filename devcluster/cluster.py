@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import addons, controlplane, host, network, pki
+from devcluster import addons, controlplane, host, kwok, network, pki
 from devcluster.api import Api, Object
 from devcluster.cgroups import ClusterCgroup
 from devcluster.errors import DevclusterError
@@ -46,7 +46,7 @@ class ClusterSpec:
         if self.metrics:
             names.append(addons.METRICS_SERVER)
         if self.kwok:
-            names.append(addons.KWOK)
+            names.append(kwok.KWOK)
         return names
 
 
@@ -108,7 +108,7 @@ class Cluster:
         if self.spec.metrics:
             names.append(addons.METRICS_SERVER)
         if self.spec.kwok:
-            names.append(addons.KWOK)
+            names.append(kwok.KWOK)
         return names
 
     def components(self) -> list[Component]:
@@ -205,7 +205,7 @@ class Cluster:
         if self.spec.metrics:
             self.start_component(addons.METRICS_SERVER, addons.metrics_server_command(self.layout, binaries))
         if self.spec.kwok:
-            self.start_component(addons.KWOK, addons.kwok_command(self.layout, binaries))
+            self.start_component(kwok.KWOK, kwok.command(self.layout, binaries))
 
     def _apply_addons(self) -> None:
         # once for each set of them: a warm start writes nothing
@@ -386,20 +386,20 @@ class Cluster:
         """Add or remove fake nodes until there are *count*; those with the highest numbers go first."""
         if count and not self.spec.kwok:
             raise DevclusterError(f"cluster {self.name} has no KWOK: start it with --nodes kwok or real,kwok")
-        have = {node["metadata"]["name"] for node in self.nodes() if _is_fake(node)}
+        have = {node["metadata"]["name"] for node in self.nodes() if kwok.is_fake(node)}
         want = {f"kwok-{index}": index for index in range(count)}
         missing = [index for name, index in want.items() if name not in have]
         surplus = [name for name in have if name not in want]
 
         with ThreadPoolExecutor(_APPLY_THREADS) as pool:
-            made = [pool.submit(self.api.post, "/api/v1/nodes", addons.kwok_node(index)) for index in missing]
+            made = [pool.submit(self.api.post, "/api/v1/nodes", kwok.node(index)) for index in missing]
             gone = [pool.submit(self.api.delete, f"/api/v1/nodes/{name}") for name in surplus]
         for change in (*made, *gone):
             change.result()
-        self._await(f"{count} fake nodes to be Ready", lambda: self._fake_ready() == count, [addons.KWOK])
+        self._await(f"{count} fake nodes to be Ready", lambda: self._fake_ready() == count, [kwok.KWOK])
 
     def _fake_ready(self) -> int:
-        return sum(1 for node in self.nodes() if _is_fake(node) and node_is_ready(node))
+        return sum(1 for node in self.nodes() if kwok.is_fake(node) and node_is_ready(node))
 
     def service_account_kubeconfig(
         self, namespace: str, name: str, *, cluster_role: str | None = None, hours: int = 24
@@ -425,10 +425,6 @@ def node_is_ready(node: Object) -> bool:
     """Whether a Node's Ready condition is True."""
     conditions = node.get("status", {}).get("conditions", [])
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def _is_fake(node: Object) -> bool:
-    return bool(node["metadata"].get("annotations", {}).get("kwok.x-k8s.io/node") == "fake")
 
 
 def _bind_account(namespace: str, name: str, cluster_role: str) -> Object:

@@ -90,7 +90,7 @@ class Fleet:
         self._preflight(clusters)
         wanted = [ClusterSpec(name, 0, real=real, kwok=kwok_nodes > 0, metrics=metrics) for name in clusters]
         before = self._read()
-        tools = self._tools([*wanted, *(before.clusters if before else ())])
+        tools = prepare([*wanted, *(before.clusters if before else ())])
         with self._locked():
             self.layout.folder.mkdir(parents=True, exist_ok=True)
             with _machine_lock():
@@ -107,10 +107,7 @@ class Fleet:
                             cluster.set_kwok_nodes(kwok_nodes)
 
     def _preflight(self, clusters: Sequence[str]) -> None:
-        if sys.platform != "linux":
-            raise DevclusterError("devcluster runs on Linux only: its clusters live in Linux network namespaces")
-        if os.geteuid() != 0:
-            raise DevclusterError("devcluster needs root (network namespaces, cgroups, mounts): run it with sudo")
+        check_means()
         if not clusters:
             raise DevclusterError("no cluster is named: --clusters local,remote")
         for name in clusters:
@@ -124,18 +121,6 @@ class Fleet:
                 f"{self.layout.folder.parent} has {free / 1024**3:.1f} GiB free and the clusters want "
                 f"{_DISK_NEEDED / 1024**3:.0f}: free some, or set FARLET_DEVCLUSTER_STATE to a folder on another disk"
             )
-
-    def _tools(self, specs: Sequence[ClusterSpec]) -> Tools:
-        real = any(spec.real for spec in specs)
-        debian.ensure(*(debian.CLUSTER_TOOLS if real else _TOOLS_WITHOUT_NODES))
-        programs = binaries.ensure(dict.fromkeys(name for spec in specs for name in spec.binaries()))
-        return Tools(
-            binaries=programs,
-            containerd=Path(shutil.which("containerd") or "containerd"),
-            runc=Path(shutil.which("runc") or "runc"),
-            cni_plugins=debian.cni_bin_folder() if real else Path("/usr/lib/cni"),
-            base_images=images.base_archive() if real else None,
-        )
 
     def _merge(self, wanted: Sequence[ClusterSpec], isolated: bool) -> Record:
         """What is there plus what is wanted; a cluster is only ever given more."""
@@ -219,6 +204,28 @@ class Fleet:
         with self._lock_path().open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def check_means() -> None:
+    """Refuse a machine or user that cannot have clusters."""
+    if sys.platform != "linux":
+        raise DevclusterError("devcluster runs on Linux only: its clusters live in Linux network namespaces")
+    if os.geteuid() != 0:
+        raise DevclusterError("devcluster needs root (network namespaces, cgroups, mounts): run it with sudo")
+
+
+def prepare(specs: Sequence[ClusterSpec]) -> Tools:
+    """Get everything from outside that such clusters need: Debian packages, programs, images. Nothing is started."""
+    real = any(spec.real for spec in specs)
+    debian.ensure(*(debian.CLUSTER_TOOLS if real else _TOOLS_WITHOUT_NODES))
+    programs = binaries.ensure(dict.fromkeys(name for spec in specs for name in spec.binaries()))
+    return Tools(
+        binaries=programs,
+        containerd=Path(shutil.which("containerd") or "containerd"),
+        runc=Path(shutil.which("runc") or "runc"),
+        cni_plugins=debian.cni_bin_folder() if real else Path("/usr/lib/cni"),
+        base_images=images.base_archive() if real else None,
+    )
 
 
 def all_fleets() -> list[Fleet]:

@@ -8,7 +8,6 @@ their tests skipped with a loud line; CI gets a failure.
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from devcluster import faults
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
-from devcluster.fleet import Fleet
+from devcluster.fleet import Fleet, check_means
 from tests.eventually import eventually
 
 SHARED, FAULTY = "test", "faults"
@@ -28,10 +27,10 @@ KEEP = "FARLET_KEEP_CLUSTERS"
 
 def means_missing() -> str:
     """Why clusters cannot run here; empty if they can."""
-    if sys.platform != "linux":
-        return "clusters need Linux; run the tests in a Linux virtual machine"
-    if os.geteuid() != 0:
-        return "clusters need root; run `sudo make test`"
+    try:
+        check_means()
+    except DevclusterError as error:
+        return f"{error} (such as `sudo make test`, or in a Linux virtual machine)"
     return ""
 
 

@@ -27,6 +27,7 @@ cli = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+cli.command("prepare")(clusters.prepare)
 cli.command("up")(clusters.up)
 cli.command("down")(clusters.down)
 cli.command("status")(clusters.status)

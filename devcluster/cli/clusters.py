@@ -63,6 +63,18 @@ def _kinds(nodes: str) -> set[str]:
     return kinds
 
 
+def prepare() -> None:
+    """Get everything that clusters need, and start nothing.
+
+    Installs Debian packages, builds Kubernetes and the rest, makes the images; later starts then take seconds.
+    """
+    from devcluster import fleet
+    from devcluster.cluster import ClusterSpec
+
+    fleet.check_means()
+    fleet.prepare([ClusterSpec("any", 1, real=True, kwok=True, metrics=True)])
+
+
 def down(
     keep: Annotated[
         bool, typer.Option("--keep", help="Stop, but keep all data: the next 'up' goes on from there.")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.addons import KWOK_TAINT
 from devcluster.cluster import Cluster
 from devcluster.fleet import Fleet
+from devcluster.kwok import TAINT
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +31,7 @@ def test_fake_nodes(kwok: Cluster) -> None:
     kwok.set_kwok_nodes(1)
     assert _ready(kwok) == ["kwok-0"]
 
-    toleration = {key: KWOK_TAINT[key] for key in ("key", "value", "effect")}
+    toleration = {key: TAINT[key] for key in ("key", "value", "effect")}
     _create_pods(kwok, "asks", 20, tolerations=[toleration])
     _create_pods(kwok, "does-not-ask", 1)
     eventually(lambda: _phases(kwok, "asks"), "20 pods run on the fake node", until=lambda p: p == ["Running"] * 20)

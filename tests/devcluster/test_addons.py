@@ -8,19 +8,16 @@ import re
 from collections import Counter
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from devcluster import addons, pki
+from devcluster import addons, kwok, pki
 from devcluster.api import Object, object_path
 from devcluster.layout import ClusterLayout
 from devcluster.process import Command
 
-BINARIES = {
-    name: Path("/bin") / name for name in (addons.COREDNS, addons.METRICS_SERVER, addons.LOCAL_PATH, addons.KWOK)
-}
+BINARIES = {name: Path("/bin") / name for name in (addons.COREDNS, addons.METRICS_SERVER, addons.LOCAL_PATH)}
 
 
 @pytest.fixture
@@ -37,14 +34,13 @@ def flags(command: Command) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-@pytest.fixture(params=["coredns", "metrics-server", "local-path-provisioner", "kwok"])
+@pytest.fixture(params=["coredns", "metrics-server", "local-path-provisioner"])
 def command(request: pytest.FixtureRequest, layout: ClusterLayout) -> Command:
     layout.folder.mkdir(parents=True)
     make = {
         "coredns": addons.coredns_command,
         "metrics-server": addons.metrics_server_command,
         "local-path-provisioner": addons.local_path_command,
-        "kwok": addons.kwok_command,
     }
     return make[request.param](layout, BINARIES)
 
@@ -150,7 +146,7 @@ def test_node_agent_tolerates_everything_and_keeps_off_fake_nodes(objects: list[
     affinity = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (expression,) = affinity["nodeSelectorTerms"][0]["matchExpressions"]
     assert expression["operator"] == "NotIn"
-    assert addons.kwok_node(0)["metadata"]["labels"][expression["key"]] in expression["values"]
+    assert kwok.node(0)["metadata"]["labels"][expression["key"]] in expression["values"]
     assert agent["spec"]["selector"]["matchLabels"].items() <= agent["spec"]["template"]["metadata"]["labels"].items()
 
 
@@ -176,21 +172,3 @@ def test_coredns_listens_on_the_cluster_only(layout: ClusterLayout) -> None:
     corefile = (layout.folder / "Corefile").read_text()
     assert f"bind {layout.ip}\n" in corefile
     assert corefile.count("{") == corefile.count("}") == 2
-
-
-def test_kwok_manages_fake_nodes_alone(layout: ClusterLayout) -> None:
-    told = flags(addons.kwok_command(layout, BINARIES))
-    assert told["manage-all-nodes"] == "false"
-    key, value = told["manage-nodes-with-annotation-selector"].split("=")
-    assert addons.kwok_node(7)["metadata"]["annotations"][key] == value
-
-
-def test_fake_node() -> None:
-    node: dict[str, Any] = addons.kwok_node(7)
-    assert node["metadata"]["name"] == node["metadata"]["labels"]["kubernetes.io/hostname"] == "kwok-7"
-    assert node["spec"]["taints"] == [addons.KWOK_TAINT]
-    assert addons.KWOK_TAINT["effect"] == "NoSchedule"
-    assert node["status"]["allocatable"] == node["status"]["capacity"]
-    assert {"cpu", "memory", "pods"} <= node["status"]["capacity"].keys()
-    assert object_path(node) == "/api/v1/nodes/kwok-7"
-    assert addons.kwok_node(8)["metadata"]["name"] != "kwok-7"

@@ -302,3 +302,14 @@ def test_wait_for() -> None:
     seen = iter([False, False, True])
     assert wait_for(lambda: next(seen), 10, 0.001)
     assert not wait_for(lambda: False, 0.01, 0.001)
+
+
+def test_write_changed_leaves_alone_what_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "settings"
+    process.write_changed(path, "one")
+    first = path.stat()
+    process.write_changed(path, "one")
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
+    process.write_changed(path, "two")
+    assert path.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,181 @@
+"""Fake nodes for load: KWOK plays their kubelet, at next to no cost, so that 10,000 pods run on one machine.
+
+What it does is told by *stages*: which objects a stage is for, and what their status becomes. Ours are the quickest
+ones that are still true to life: a node is Ready as soon as it is there; a pod runs as soon as it is bound (a Job's pod
+then succeeds), and is gone as soon as it is to be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from devcluster.api import Object
+from devcluster.layout import ClusterLayout
+from devcluster.process import Command, write_changed
+
+KWOK = "kwok"
+TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+
+_PORT = 10247
+_ANNOTATION = "kwok.x-k8s.io/node"
+_SIZE = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "1000"}
+
+_NODE_READY = """\
+{{ $now := Now }}
+conditions:
+{{ range NodeConditions }}
+- type: {{ .type | Quote }}
+  status: {{ .status | Quote }}
+  reason: {{ .reason | Quote }}
+  message: {{ .message | Quote }}
+  lastHeartbeatTime: {{ $now | Quote }}
+  lastTransitionTime: {{ $now | Quote }}
+{{ end }}
+addresses:
+- {type: InternalIP, address: {{ NodeIP | Quote }}}
+- {type: Hostname, address: {{ .metadata.name | Quote }}}
+daemonEndpoints:
+  kubeletEndpoint:
+    Port: {{ NodePort }}
+"""
+
+_POD_RUNNING = """\
+{{ $now := Now }}
+phase: Running
+startTime: {{ $now | Quote }}
+conditions:
+- {type: PodReadyToStartContainers, status: "True", lastTransitionTime: {{ $now | Quote }}}
+- {type: Initialized, status: "True", lastTransitionTime: {{ $now | Quote }}}
+- {type: ContainersReady, status: "True", lastTransitionTime: {{ $now | Quote }}}
+- {type: Ready, status: "True", lastTransitionTime: {{ $now | Quote }}}
+initContainerStatuses:
+{{ range .spec.initContainers }}
+- name: {{ .name | Quote }}
+  image: {{ .image | Quote }}
+  imageID: ""
+  restartCount: 0
+  ready: true
+  {{ if eq (or .restartPolicy "") "Always" }}
+  started: true
+  state: {running: {startedAt: {{ $now | Quote }}}}
+  {{ else }}
+  state: {terminated: {exitCode: 0, reason: Completed, startedAt: {{ $now | Quote }}, finishedAt: {{ $now | Quote }}}}
+  {{ end }}
+{{ end }}
+containerStatuses:
+{{ range .spec.containers }}
+- name: {{ .name | Quote }}
+  image: {{ .image | Quote }}
+  imageID: ""
+  restartCount: 0
+  ready: true
+  started: true
+  state: {running: {startedAt: {{ $now | Quote }}}}
+{{ end }}
+hostIP: {{ NodeIPWith .spec.nodeName | Quote }}
+{{ $hostNetwork := or .spec.hostNetwork false }}
+{{ with PodIPWith .spec.nodeName $hostNetwork .metadata.uid .metadata.name .metadata.namespace }}
+podIP: {{ . | Quote }}
+podIPs:
+- {ip: {{ . | Quote }}}
+{{ end }}
+"""
+
+_POD_SUCCEEDED = """\
+{{ $now := Now }}
+phase: Succeeded
+containerStatuses:
+{{ range .spec.containers }}
+- name: {{ .name | Quote }}
+  image: {{ .image | Quote }}
+  imageID: ""
+  restartCount: 0
+  ready: false
+  started: false
+  state: {terminated: {exitCode: 0, reason: Completed, startedAt: {{ $now | Quote }}, finishedAt: {{ $now | Quote }}}}
+{{ end }}
+"""
+
+_READY = '.status.conditions.[] | select( .type == "Ready" ) | .status'
+_DELETED = ".metadata.deletionTimestamp"
+_PHASE = ".status.phase"
+_OWNER = ".metadata.ownerReferences.[].kind"
+
+
+def command(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> Command:
+    """KWOK for our fake nodes and no other."""
+    stages_file = cluster.folder / "kwok-stages.json"
+    # JSON documents one after another, as YAML has them
+    write_changed(stages_file, "\n---\n".join(json.dumps(stage) for stage in stages()))
+    return Command(
+        [
+            str(binaries[KWOK]),
+            f"--kubeconfig={cluster.kubeconfig(KWOK)}",
+            f"--config={stages_file}",
+            "--manage-all-nodes=false",
+            f"--manage-nodes-with-annotation-selector={_ANNOTATION}=fake",
+            "--node-lease-duration-seconds=40",
+            "--v=WARN",  # it says every patch otherwise
+            f"--node-ip={cluster.ip}",
+            f"--node-name={KWOK}",
+            f"--node-port={_PORT}",
+            f"--server-address={cluster.ip}:{_PORT}",
+            f"--tls-cert-file={cluster.pki / 'kwok-serving.crt'}",
+            f"--tls-private-key-file={cluster.pki / 'kwok-serving.key'}",
+        ],
+        netns=str(cluster.netns_path),
+    )
+
+
+def node(index: int) -> Object:
+    """A fake node: large, and tainted so that only pods that ask for it land there."""
+    name = f"kwok-{index}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "annotations": {_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"},
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "type": KWOK,
+            },
+        },
+        "spec": {"taints": [TAINT]},
+        "status": {"capacity": _SIZE, "allocatable": _SIZE, "nodeInfo": {"kubeletVersion": "fake"}},
+    }
+
+
+def is_fake(item: Object) -> bool:
+    """Whether a Node is one of ours."""
+    return bool(item["metadata"].get("annotations", {}).get(_ANNOTATION) == "fake")
+
+
+def stages() -> Iterator[Object]:
+    """What becomes of nodes and pods."""
+    yield _stage("node-ready", "Node", [(_READY, "NotIn", ["True"])], {"statusTemplate": _NODE_READY})
+    pending = [(_DELETED, "DoesNotExist", []), (_PHASE, "In", ["Pending"])]
+    yield _stage("pod-running", "Pod", pending, {"statusTemplate": _POD_RUNNING})
+    of_a_job = [(_DELETED, "DoesNotExist", []), (_PHASE, "In", ["Running"]), (_OWNER, "In", ["Job"])]
+    yield _stage("pod-succeeded", "Pod", of_a_job, {"statusTemplate": _POD_SUCCEEDED})
+    yield _stage("pod-deleted", "Pod", [(_DELETED, "Exists", [])], {"delete": True})
+
+
+def _stage(name: str, kind: str, when: Sequence[tuple[str, str, list[str]]], then: Object) -> Object:
+    expressions = [
+        {"key": key, "operator": operator, **({"values": values} if values else {})} for key, operator, values in when
+    ]
+    return {
+        "apiVersion": "kwok.x-k8s.io/v1alpha1",
+        "kind": "Stage",
+        "metadata": {"name": name},
+        "spec": {
+            "resourceRef": {"apiGroup": "v1", "kind": kind},
+            "selector": {"matchExpressions": expressions},
+            "next": then,
+        },
+    }
