@@ -51,6 +51,9 @@ def cut(fleet: Fleet, one: str, other: str, mode: CutMode = CutMode.DROP) -> Non
     restore(fleet, one, other)
     for cluster, interface in _ends(fleet, one, other):
         comment = ["-m", "comment", "--comment", _tag(one, other)]
+        if mode is CutMode.REFUSE:  # the refusals themselves must get out
+            _append(cluster, ["-p", "tcp", "--tcp-flags", "RST", "RST", "-o", interface, *comment, "-j", "RETURN"])
+            _append(cluster, ["-p", "icmp", "-o", interface, *comment, "-j", "RETURN"])
         for direction in ("-i", "-o"):
             match = [direction, interface, *comment]
             if mode is CutMode.DROP:

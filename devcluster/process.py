@@ -53,9 +53,14 @@ class Identity:
     start_time: int
 
     def alive(self) -> bool:
-        """Whether it still runs; a zombie does not."""
+        """Whether it still runs.
+
+        A zombie does not, unless only its first thread is one: the others still hold its sockets and files.
+        """
         stat = _stat(self.pid)
-        return stat is not None and stat.start_time == self.start_time and stat.state not in "ZX"
+        if stat is None or stat.start_time != self.start_time:
+            return False
+        return stat.state not in "ZX" or _threads(self.pid) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +250,17 @@ def _send(identity: Identity, number: signal.Signals) -> bool:
 
 def _reap(identity: Identity) -> bool:
     """Collect it if it is our child; whether it is still alive."""
-    child = _CHILDREN.get(identity.pid)
-    if child is not None and child.poll() is not None:
-        del _CHILDREN[identity.pid]
-    return identity.alive()
+    alive = identity.alive()
+    if not alive and (child := _CHILDREN.pop(identity.pid, None)) is not None:
+        child.wait()
+    return alive
+
+
+def _threads(pid: int) -> int:
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return 0
 
 
 def _stat(pid: int) -> _Stat | None:

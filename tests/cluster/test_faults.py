@@ -141,7 +141,8 @@ class TestComponents:
         eventually(lambda: not any(map(node_is_ready, remote.nodes())), "the node becomes NotReady", timeout=120)
         faults.start(remote, "kubelet")
         eventually(lambda: all(map(node_is_ready, remote.nodes())), "the node is Ready again", timeout=60)
-        shell(remote, faulty_namespace, "box", "true")
+        echo = lambda: shell(remote, faulty_namespace, "box", "echo same")  # noqa: E731
+        assert eventually(echo, "the container can be reached again") == "same\n"
 
     def test_an_unknown_component_is_refused_with_the_known_ones(self, remote: Cluster) -> None:
         with pytest.raises(DevclusterError, match=r"has no component 'kubectl'; it has: etcd, kube-apiserver"):

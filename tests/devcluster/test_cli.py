@@ -40,12 +40,13 @@ Run = Callable[..., Result]
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Another place for fleets, with none in it; and nothing is ever started from here."""
 
-    def never(*_: object) -> None:
+    def never(*_: object, **__: object) -> None:
         pytest.fail("a cluster would have been started")
 
     monkeypatch.setenv("FARLET_DEVCLUSTER_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("FARLET_DEVCLUSTER_FLEET", raising=False)
-    monkeypatch.setattr(Fleet, "_tools", never)
+    for what in ("binaries.ensure", "debian.ensure", "network.ensure"):
+        monkeypatch.setattr(f"devcluster.{what}", never)
     return tmp_path / "state"
 
 

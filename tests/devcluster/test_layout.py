@@ -40,7 +40,7 @@ def overlapping(networks: Sequence[IPv4Network]) -> list[tuple[IPv4Network, IPv4
     return [(one, other) for one, other in itertools.pairwise(ordered) if one.overlaps(other)]
 
 
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 @given(sixteens)
 def test_addresses_of_all_slots_are_apart_and_inside_the_base(base: IPv4Network) -> None:
     networks = []
@@ -76,7 +76,7 @@ def test_a_wire_is_the_same_from_both_ends() -> None:
         assert mine.address != mine.peer_address
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(names, min_size=2, max_size=MAX_CLUSTERS, unique=True), folders)
 def test_names_in_one_fleet(cluster_names: list[str], folder: Path) -> None:
     fleet = fleet_of(cluster_names, folder=folder)
@@ -113,6 +113,7 @@ def test_state_is_in_the_checkout_unless_said_otherwise(monkeypatch: pytest.Monk
     assert state_root() == tmp_path
 
 
+@settings(max_examples=50, deadline=None)
 @given(names)
 def test_good_names_are_taken(name: str) -> None:
     assert check_name("cluster", name) == name

@@ -166,14 +166,16 @@ def test_a_damaged_record_is_no_record(make: Make, tmp_path: Path, content: str)
     assert (make().identity(), make().state()) == (None, "not started")
 
 
-def test_stop_ends_a_paused_process(make: Make) -> None:
+def test_stop_ends_a_paused_process_orderly(make: Make) -> None:
     component = make()
-    component.start(SLEEP)
+    component.start(Command(["sh", "-c", "trap 'echo orderly; exit' TERM; echo ready; while :; do sleep 0.01; done"]))
+    assert wait_for(lambda: component.tail() == "ready", 10)
     pid = running(component).pid
     assert component.signal(signal.SIGSTOP)
     assert wait_for(lambda: component.state() == "paused", 10)
     component.stop()
     assert not Path(f"/proc/{pid}").exists()
+    assert component.tail(1) == "orderly"
 
 
 def test_stop_ends_what_ignores_sigterm(make: Make) -> None:
