@@ -384,8 +384,7 @@ class Cluster:
 
     def set_kwok_nodes(self, count: int) -> None:
         """Add or remove fake nodes until there are *count*; those with the highest numbers go first."""
-        if count and not self.spec.kwok:
-            raise DevclusterError(f"cluster {self.name} has no KWOK: start it with --nodes kwok or real,kwok")
+        self.check_kwok()
         have = {node["metadata"]["name"] for node in self.nodes() if kwok.is_fake(node)}
         want = {f"kwok-{index}": index for index in range(count)}
         missing = [index for name, index in want.items() if name not in have]
@@ -397,6 +396,11 @@ class Cluster:
         for change in (*made, *gone):
             change.result()
         self._await(f"{count} fake nodes to be Ready", lambda: self._fake_ready() == count, [kwok.KWOK])
+
+    def check_kwok(self) -> None:
+        """Refuse fake nodes where nothing would play their kubelet."""
+        if not self.spec.kwok:
+            raise DevclusterError(f"cluster {self.name} has no KWOK: start it with `up --nodes kwok` or `real,kwok`")
 
     def _fake_ready(self) -> int:
         return sum(1 for node in self.nodes() if kwok.is_fake(node) and node_is_ready(node))

@@ -250,7 +250,10 @@ def expire(cluster: Cluster, kubeconfig: Path) -> None:
     kept beside it for :func:`renew`.
     """
     config = _read_kubeconfig(kubeconfig)
-    user = config["users"][0]["user"]
+    try:
+        user = config["users"][0]["user"]
+    except (KeyError, IndexError, TypeError):
+        raise DevclusterError(f"{kubeconfig} is not a kubeconfig: it has no user") from None
     if "token" in user:
         user["token"] = pki.expired_token((cluster.layout.pki / "sa.key").read_bytes(), user["token"])
     elif "client-certificate-data" in user:
@@ -299,7 +302,8 @@ def _read_kubeconfig(path: Path) -> dict[str, Any]:
         raise DevclusterError(f"{path} does not exist") from None
     except ValueError:
         raise DevclusterError(f"{path} was not written by devcluster (its kubeconfigs are JSON)") from None
-    assert isinstance(config, dict)
+    if not isinstance(config, dict):
+        raise DevclusterError(f"{path} is not a kubeconfig")
     return config
 
 

@@ -29,8 +29,9 @@ class Side:
 
     @property
     def variable(self) -> str:
-        """The shell variable that stands for its kubeconfig in what is printed."""
-        return self.name.upper()
+        """What stands for its kubeconfig in the commands that are printed."""
+        name = f"${self.name.upper()}"
+        return name if shlex.quote(str(self.kubeconfig)) == str(self.kubeconfig) else f'"{name}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Step:
 
 def tour(stage: Stage) -> None:
     """Run every step; stops with the command's own message at the first that fails."""
-    print(f"LOCAL={stage.local.kubeconfig}\nREMOTE={stage.remote.kubeconfig}", flush=True)
+    for side in stage.sides():
+        print(f"{side.name.upper()}={shlex.quote(str(side.kubeconfig))}", flush=True)
     for number, step in enumerate(STEPS, 1):
         print(f"\n{_bold(f'{number}. {step.title}')}", flush=True)
         step.run(stage)
@@ -108,7 +110,7 @@ STEPS = (
 
 def _kubectl(stage: Stage, side: Side, *arguments: str) -> None:
     """Show a kubectl command and run it with its output on the screen."""
-    print(f"{_bold('$')} kubectl --kubeconfig ${side.variable} {shlex.join(arguments)}", flush=True)
+    print(f"{_bold('$')} kubectl --kubeconfig {side.variable} {shlex.join(arguments)}", flush=True)
     if _run(stage, side, arguments, quiet=False) != 0:
         raise DevclusterError(f"the tour ends here: kubectl {shlex.join(arguments)} failed on the {side.name} cluster")
 

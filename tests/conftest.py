@@ -7,6 +7,7 @@ their tests skipped with a loud line; CI gets a failure.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import uuid
 from collections.abc import Generator, Iterator
@@ -18,9 +19,13 @@ from devcluster import faults
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.fleet import Fleet, check_means
+from devcluster.layout import state_root
+from devcluster.process import Identity
 from tests.eventually import eventually
 
 SHARED, FAULTY = "test", "faults"
+RUN = "FARLET_TEST_RUN"
+"""Which run this is; set by its first process for all of them."""
 KEEP = "FARLET_KEEP_CLUSTERS"
 """Set it to leave the clusters up after a run, for a quick loop on one test."""
 
@@ -48,14 +53,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_sep("!", line, red=True, bold=True)
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if _is_controller(session.config):
-        _remove_fleets()
+def pytest_configure(config: pytest.Config) -> None:
+    if _is_controller(config):
+        own = Path("/proc/self/stat")
+        start_time = own.read_text().rsplit(")", 1)[1].split()[19] if own.exists() else "0"
+        os.environ[RUN] = f"{os.getpid()} {start_time}"  # xdist's workers inherit it
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _is_controller(session.config):
-        _remove_fleets()
+    if not _is_controller(session.config) or os.environ.get(KEEP):
+        return
+    for name in (SHARED, FAULTY):
+        if _owner(name) == os.environ[RUN]:
+            Fleet(name).down()
+            _owner_file(name).unlink()
 
 
 def _is_controller(config: pytest.Config) -> bool:
@@ -63,20 +74,35 @@ def _is_controller(config: pytest.Config) -> bool:
     return not hasattr(config, "workerinput")
 
 
-def _remove_fleets() -> None:
-    if means_missing() or os.environ.get(KEEP):
-        return
-    for name in (SHARED, FAULTY):
-        if Fleet(name).exists():
-            Fleet(name).down()
-
-
 def _bring_up(name: str) -> Fleet:
+    """The fleet of that name for this run: new with its first test, and the same one for every worker."""
     if why := means_missing():
         pytest.fail(f"no clusters can run here, and CI is set: {why}")
     fleet = Fleet(name)
+    _owner_file(name).parent.mkdir(parents=True, exist_ok=True)
+    with _owner_file(name).with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        owner = _owner(name)
+        if owner != os.environ[RUN]:
+            if owner and Identity(*map(int, owner.split())).alive():
+                pytest.fail(f"the clusters {name!r} are in use by another test run, pid {owner.split()[0]}")
+            if fleet.exists() and not os.environ.get(KEEP):  # a run before this one was killed
+                fleet.down()
+            _owner_file(name).write_text(os.environ[RUN])
     fleet.up()
     return fleet
+
+
+def _owner_file(name: str) -> Path:
+    return state_root() / f".{name}.owner"
+
+
+def _owner(name: str) -> str:
+    """The run that brought a fleet up, as pid and start time; empty if there is none."""
+    try:
+        return _owner_file(name).read_text()
+    except FileNotFoundError:
+        return ""
 
 
 @pytest.fixture(scope="session")

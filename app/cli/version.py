@@ -17,9 +17,7 @@ class Output(StrEnum):
 
 
 def version(
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="For a person or for a program.")
-    ] = Output.TEXT,
+    output: Annotated[Output, typer.Option("--output", "-o", help="For a person or for a program.")] = Output.TEXT,
 ) -> None:
     """Print the versions of Farlet and of the Python that runs it."""
     if output is Output.JSON:

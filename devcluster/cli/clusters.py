@@ -123,6 +123,7 @@ def nodes(
     from devcluster.progress import step
 
     target = Fleet(fleet).cluster(cluster)
+    target.check_kwok()
     with step(f"{cluster}: {kwok} fake nodes"):
         target.set_kwok_nodes(kwok)
 

@@ -93,7 +93,7 @@ def test_names_in_one_fleet(cluster_names: list[str], folder: Path) -> None:
 
 def test_two_checkouts_share_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     shared: list[set[str]] = []
-    for checkout in ("/home/one/farlet", "/home/two/farlet"):
+    for checkout in ("/srv/one/farlet", "/srv/two/farlet"):
         monkeypatch.setenv("FARLET_DEVCLUSTER_STATE", f"{checkout}/.devcluster")
         cluster = ClusterLayout(FleetLayout.of("dev"), "local", 1, 0, BASE)
         shared.append({cluster.netns, cluster.cgroup, cluster.host_interface, str(cluster.folder)})

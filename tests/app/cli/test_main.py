@@ -22,9 +22,7 @@ HEAVY = (
 
 def farlet(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program as a user does, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "app", *arguments], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-m", "app", *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
@@ -55,9 +53,7 @@ def test_wrong_arguments_give_one_line(arguments: tuple[str, ...], says: str, po
     assert f"See '{points_to}'." in result.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("version",), ("version", "--output", "json"), ("--help",), ("nonsense",)]
-)
+@pytest.mark.parametrize("arguments", [("version",), ("version", "--output", "json"), ("--help",), ("nonsense",)])
 def test_starts_without_heavy_modules(arguments: tuple[str, ...]) -> None:
     program = f"""
 import atexit, json, sys
