@@ -158,12 +158,15 @@ def _make_host(cluster: ClusterLayout) -> None:
     _load_bridge_filter()
     settings = " && ".join(f"echo 1 >/proc/sys/{setting}" for setting in _ON)
     inside(cluster, ["sh", "-c", settings])
-    _make_fault_chain(cluster)
+    _make_rules(cluster)
 
 
-def _make_fault_chain(cluster: ClusterLayout) -> None:
+def _make_rules(cluster: ClusterLayout) -> None:
     rules = [f":{FAULT_CHAIN} - [0:0]"]
     rules += [f"-I {chain} 1 -j {FAULT_CHAIN}" for chain in ("INPUT", "OUTPUT", "FORWARD")]
+    # What still has a service's address here was not rewritten: kube-proxy does not know that service (yet). Without a
+    # refusal the client would hang, and go on hanging when it does, as the kernel remembers the connection.
+    rules += [f"-A {chain} -d {cluster.services} -j REJECT" for chain in ("OUTPUT", "FORWARD")]
     text = "\n".join(["*filter", *rules, "COMMIT", ""])
     command = ["nsenter", f"--net={cluster.netns_path}", "--", "iptables-restore", "--noflush", "-w"]
     run(command, stdin=text)

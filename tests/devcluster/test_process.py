@@ -25,6 +25,7 @@ Make = Callable[..., Component]
 def make(tmp_path: Path) -> Iterator[Make]:
     """Makes components, and ends whatever they started."""
     made: list[Component] = []
+    before = set(process._CHILDREN)  # a worker that runs cluster tests too has clusters among its children
 
     def component(name: str = "program", **options: list[Path]) -> Component:
         made.append(Component(name, tmp_path / "run", tmp_path / "logs", **options))
@@ -33,10 +34,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield component
     for each in made:
         each.kill()
-    for child in list(process._CHILDREN.values()):
+    for pid in set(process._CHILDREN) - before:
+        child = process._CHILDREN.pop(pid)
         child.kill()
         child.wait()
-    process._CHILDREN.clear()
 
 
 def running(component: Component) -> Identity:
