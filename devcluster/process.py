@@ -23,6 +23,10 @@ from devcluster.errors import DevclusterError
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
+_PF_EXITING = 0x4
+"""In the flags of ``/proc/PID/stat``: the process is on its way out (include/linux/sched.h)."""
+_SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
+
 _RECORD_THEN_EXEC = """
 record=$1 cgroups=$2; shift 2
 for group in $cgroups; do echo $$ >"$group/cgroup.procs" || exit 125; done
@@ -62,11 +66,21 @@ class Identity:
             return False
         return stat.state not in "ZX" or _threads(self.pid) > 1
 
+    def doomed(self) -> bool:
+        """Whether it was sent a SIGKILL that has not ended it yet."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        stat = _stat(self.pid)
+        pending = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd:", "ShdPnd:")))
+        return stat is None or bool(stat.flags & _PF_EXITING) or any(signals & _SIGKILL_BIT for signals in pending)
+
 
 @dataclass(frozen=True, slots=True)
 class _Stat:
     state: str
-    parent: int
+    flags: int
     start_time: int
 
 
@@ -92,8 +106,11 @@ class Component:
         return Identity(int(stat.split(" ", 1)[0]), _parse_stat(stat).start_time)
 
     def alive(self) -> bool:
+        """Whether it runs; one that was just killed is waited for, so that nobody counts on it."""
         identity = self.identity()
-        return identity is not None and identity.alive()
+        if identity is None or not identity.alive():
+            return False
+        return not (identity.doomed() and wait_for(lambda: not identity.alive(), 20))
 
     def state(self) -> str:
         """``running``, ``paused`` (stopped by a signal), ``dead`` or ``not started``."""
@@ -273,4 +290,4 @@ def _stat(pid: int) -> _Stat | None:
 def _parse_stat(line: str) -> _Stat:
     # the second field is the program's name in parentheses, and may hold blanks and parentheses itself
     fields = line.rsplit(")", 1)[1].split()
-    return _Stat(state=fields[0], parent=int(fields[1]), start_time=int(fields[19]))
+    return _Stat(state=fields[0], flags=int(fields[6]), start_time=int(fields[19]))
