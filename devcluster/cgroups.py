@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +54,10 @@ class Hierarchies:
             if name in self.controllers:
                 return self.controllers[name]
         return self.roots()[0]
+
+
+_PODS = "kubepods"
+"""Below the cluster's group: where the kubelet puts its pods."""
 
 
 class ClusterCgroup:
@@ -105,14 +109,21 @@ class ClusterCgroup:
         if not wait_for(emptied, timeout, 0.05):
             raise DevclusterError(f"cgroup {self.name}: processes {self.processes()} do not end after SIGKILL")
 
+        self._remove(lambda: list(self._folders()), timeout)
+
+    def remove_pods(self, timeout: float = 20.0) -> None:
+        """Remove the groups of pods that have ended; a kubelet that finds such groups waits for each in vain."""
+        self._remove(lambda: [path for path in self._folders() if _PODS in path.parts], timeout)
+
+    def _remove(self, remaining: Callable[[], list[Path]], timeout: float) -> None:
         def removed() -> bool:
-            for folder in sorted(self._folders(), key=lambda path: len(path.parts), reverse=True):
+            for folder in sorted(remaining(), key=lambda path: len(path.parts), reverse=True):
                 with contextlib.suppress(OSError):  # busy for a moment after its last process ended
                     folder.rmdir()
-            return not self.exists()
+            return not remaining()
 
         if not wait_for(removed, timeout, 0.05):
-            left = ", ".join(str(folder) for folder in self._folders())
+            left = ", ".join(str(folder) for folder in remaining())
             raise DevclusterError(f"these cgroups could not be removed: {left}")
 
     def _folders(self) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 import subprocess
@@ -161,6 +162,8 @@ class Cluster:
         if self.spec.real:
             say("images")
             self._import_base_images(tools)
+            # the node of a stopped cluster still says Ready, until its new kubelet speaks
+            since = 0 if self.component(host.KUBELET).alive() else int(time.time())
             self.start_component(host.KUBELET, host.kubelet_command(self.layout, tools.binaries))
         say("add-ons")
         self._apply_addons()
@@ -168,7 +171,7 @@ class Cluster:
         if self.spec.real:
             say("node")
             self._await("the kubelet's certificate", self._kubelet_has_certificate, [host.KUBELET])
-            self._await("node Ready", self._node_ready, [host.KUBELET, host.CONTAINERD])
+            self._await("node Ready", lambda: self._node_ready(since), [host.KUBELET, host.CONTAINERD])
         self._await("the default ServiceAccount", self._service_account_there, [controlplane.CONTROLLER_MANAGER])
         self._await("DNS to answer", self._dns_ready, [addons.COREDNS])
 
@@ -196,6 +199,7 @@ class Cluster:
 
         if not wait_for(gone, 20, 0.05):
             raise DevclusterError(f"cluster {self.name}: old containers do not end after SIGKILL")
+        self._cgroup.remove_pods()
 
     def _start_addons(self, binaries: Mapping[str, Path]) -> None:
         if self.spec.real:
@@ -282,8 +286,8 @@ class Cluster:
                 request["status"] = {**status, "conditions": [approved]}
                 self.api.put(f"{CSR_PATH}/{request['metadata']['name']}/approval", request)
 
-    def _node_ready(self) -> bool:
-        return node_is_ready(self.api.get(f"/api/v1/nodes/{self.layout.node_name}"))
+    def _node_ready(self, since: int = 0) -> bool:
+        return node_is_ready(self.api.get(f"/api/v1/nodes/{self.layout.node_name}"), since)
 
     def _service_account_there(self) -> bool:
         return self.api.exists("/api/v1/namespaces/default/serviceaccounts/default")
@@ -425,10 +429,13 @@ class Cluster:
         return pki.write_kubeconfig_user(self.layout, f"{namespace}-{name}", {"token": token})
 
 
-def node_is_ready(node: Object) -> bool:
-    """Whether a Node's Ready condition is True."""
-    conditions = node.get("status", {}).get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+def node_is_ready(node: Object, since: int = 0) -> bool:
+    """Whether a Node's Ready condition is True, and was said so at or after *since* (seconds of the epoch)."""
+    for condition in node.get("status", {}).get("conditions", []):
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            heartbeat = datetime.datetime.fromisoformat(condition["lastHeartbeatTime"])
+            return heartbeat.timestamp() >= since
+    return False
 
 
 def _bind_account(namespace: str, name: str, cluster_role: str) -> Object:
