@@ -6,6 +6,7 @@ import datetime
 import json
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -293,7 +294,7 @@ class Cluster:
         return self.api.exists("/api/v1/namespaces/default/serviceaccounts/default")
 
     def _dns_ready(self) -> bool:
-        command = ["nsenter", f"--net={self.layout.netns_path}", "--", "python3", "-c"]
+        command = ["nsenter", f"--net={self.layout.netns_path}", "--", sys.executable, "-c"]
         check = "import urllib.request as u; u.urlopen('http://127.0.0.1:8181/ready', timeout=2)"
         return subprocess.run([*command, check], capture_output=True, check=False).returncode == 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -54,6 +55,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # in the background of a script Ctrl-C is ignored, and whatever is started inherits that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if _is_controller(config):
         own = Path("/proc/self/stat")
         start_time = own.read_text().rsplit(")", 1)[1].split()[19] if own.exists() else "0"
