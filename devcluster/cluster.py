@@ -378,6 +378,10 @@ class Cluster:
         printed = self.ctr("images", "import", str(archive))
         return [line.split()[1] for line in printed.splitlines() if line.startswith("unpacking ")]
 
+    def running(self) -> bool:
+        """Whether all of its programs run."""
+        return all(component.alive() for component in self.components())
+
     def healthy(self) -> bool:
         """Whether every program runs, the API server is ready and so is the real node."""
         if any(component.state() != "running" for component in self.components()):

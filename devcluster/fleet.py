@@ -20,7 +20,7 @@ from devcluster import binaries, debian, images, network
 from devcluster.cluster import Cluster, ClusterSpec, GivenUp, Tools
 from devcluster.errors import DevclusterError
 from devcluster.layout import MAX_CLUSTERS, ClusterLayout, FleetLayout, base_network, check_name
-from devcluster.process import Command, Component
+from devcluster.process import Command, Component, watches_in_use
 from devcluster.progress import step
 
 DEFAULT_FLEET = "dev"
@@ -29,6 +29,9 @@ DEFAULT_CLUSTERS = ("local", "remote")
 _DISK_NEEDED = 3 * 1024**3
 _TOOLS_WITHOUT_NODES = ("ip", "nsenter", "iptables")
 _JANITOR = "janitor"
+
+_WATCHES, _WATCHES_REAL = 6, 18
+"""Inotify instances that a cluster without and with a real node uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class Fleet:
             with _machine_lock():
                 record = self._merge(wanted, isolated)
                 running = [self._cluster(record, spec) for spec in record.clusters]
+                _check_watches([cluster for cluster in running if not cluster.running()])
                 self._write(record)
                 network.ensure([cluster.layout for cluster in running], isolated=record.isolated)
             self._start_janitor()
@@ -212,6 +216,20 @@ def check_means() -> None:
         raise DevclusterError("devcluster runs on Linux only: its clusters live in Linux network namespaces")
     if os.geteuid() != 0:
         raise DevclusterError("devcluster needs root (network namespaces, cgroups, mounts): run it with sudo")
+
+
+def _check_watches(clusters: Sequence[Cluster]) -> None:
+    """Refuse to start clusters for which this machine has too few inotify instances left: kubelets would die of it."""
+    limit_file = Path("/proc/sys/fs/inotify/max_user_instances")
+    needed = sum(_WATCHES_REAL if cluster.spec.real else _WATCHES for cluster in clusters)
+    if not needed or not limit_file.exists():
+        return
+    limit, used = int(limit_file.read_text()), watches_in_use()
+    if used + needed > limit:
+        raise DevclusterError(
+            f"{len(clusters)} more clusters need about {needed} inotify instances; {used} of {limit} are in use: stop "
+            "other clusters, or raise the limit with `sysctl -w fs.inotify.max_user_instances=1024`"
+        )
 
 
 def prepare(specs: Sequence[ClusterSpec]) -> Tools:

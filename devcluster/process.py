@@ -246,6 +246,20 @@ def proportional_memory(pid: int) -> int:
     return 0
 
 
+def watches_in_use() -> int:
+    """Inotify instances that this user's processes have open; the kernel limits them per user."""
+    count = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid != os.getuid():
+                continue
+            links = [link.readlink() for link in (process / "fd").iterdir()]
+        except OSError:  # it ended meanwhile
+            continue
+        count += sum(1 for link in links if str(link) == "anon_inode:inotify")
+    return count
+
+
 def wait_for(condition: Callable[[], object], timeout: float, interval: float = 0.02) -> bool:
     """Poll until the condition holds; False when it does not in time."""
     deadline = time.monotonic() + timeout

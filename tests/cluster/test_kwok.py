@@ -13,7 +13,10 @@ from devcluster.fleet import Fleet
 from devcluster.kwok import TAINT
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.xdist_group("scratch"),  # one at a time: each has clusters of its own besides the shared ones
+]
 
 
 @pytest.fixture

@@ -18,7 +18,10 @@ from devcluster.process import wait_for
 from tests.cluster.pods import run_pod, shell
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.xdist_group("scratch"),  # one at a time: each has clusters of its own besides the shared ones
+]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
