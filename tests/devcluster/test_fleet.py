@@ -33,7 +33,7 @@ def test_too_few_inotify_instances_are_said_before_a_kubelet_dies_of_it(monkeypa
     limit = int(LIMIT.read_text())
     cluster = SimpleNamespace(spec=SimpleNamespace(real=True))
     monkeypatch.setattr(fleet, "watches_in_use", lambda: limit - 17)
-    with pytest.raises(DevclusterError, match=r"1 more clusters need about 18 .* sysctl -w fs.inotify"):
+    with pytest.raises(DevclusterError, match=r"1 more clusters need about 18 .*sysctl -w fs.inotify"):
         fleet._check_watches([cluster])  # type: ignore[list-item]
     monkeypatch.setattr(fleet, "watches_in_use", lambda: limit - 18)
     fleet._check_watches([cluster])  # type: ignore[list-item]
