@@ -6,18 +6,25 @@ has. What is shown is what is run: every line after a ``$`` can be pasted.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from devcluster.errors import DevclusterError
 
 NAMESPACE = "farlet-demo"
+NODE = "far"
+"""The virtual node's name."""
 _COMMAND_TIMEOUT = 180
+_CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,8 @@ class Stage:
     image: str
     cache: Path
     """Where kubectl keeps what it discovers; by itself it would do so in the user's home."""
+    run_farlet: Callable[[Sequence[str]], None] | None = None
+    """Starts ``farlet`` with these arguments, in the background; None: the tour ends before it."""
 
     def sides(self) -> tuple[Side, Side]:
         return self.local, self.remote
@@ -61,13 +70,20 @@ def tour(stage: Stage) -> None:
     """Run every step; stops with the command's own message at the first that fails."""
     for side in stage.sides():
         print(f"{side.name.upper()}={shlex.quote(str(side.kubeconfig))}", flush=True)
-    for number, step in enumerate(STEPS, 1):
+    for number, step in enumerate(STEPS + (FARLET_STEPS if stage.run_farlet else ()), 1):
         print(f"\n{_bold(f'{number}. {step.title}')}", flush=True)
         step.run(stage)
 
 
+def leave(stage: Stage) -> None:
+    """Take back what runs on the virtual node, while Farlet is there to do so."""
+    print(f"\n{_bold('Farlet leaves your clusters')}", flush=True)
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "delete", "deployment", "web", "--cascade=foreground")
+
+
 def clean(stage: Stage) -> None:
     """Remove what the tour made."""
+    _kubectl(stage, stage.local, "delete", "node", NODE, "--ignore-not-found")
     for side in stage.sides():
         _kubectl(stage, side, "delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=false")
 
@@ -100,6 +116,59 @@ def _inside(stage: Stage) -> None:
         _kubectl(stage, side, "-n", NAMESPACE, "exec", "hello", "--", "hostname")
 
 
+def _farlet(stage: Stage) -> None:
+    assert stage.run_farlet is not None
+    arguments = ["run", "--kubeconfig", "LOCAL", "--remote-kubeconfig", "REMOTE", "--node-name", NODE]
+    arguments += ["--namespace", f"{NAMESPACE}={NAMESPACE}"]
+    sides = {"LOCAL": stage.local, "REMOTE": stage.remote}
+    shown = [sides[word].variable if word in sides else word for word in arguments]
+    print(f"{_bold('$')} farlet {' '.join(shown)} &", flush=True)
+    stage.run_farlet([str(sides[word].kubeconfig) if word in sides else word for word in arguments])
+    _quiet(stage, stage.local, "wait", "--for=create", f"node/{NODE}", "--timeout=60s")
+    _kubectl(stage, stage.local, "wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=60s")
+    _kubectl(stage, stage.local, "get", "nodes")
+
+
+def _deployment(stage: Stage) -> None:
+    script = "echo hello from $(hostname); exec sleep 1000000"
+    pod = {"runtimeClassName": "farlet", "terminationGracePeriodSeconds": 1}
+    container = {"name": "busybox", "image": stage.image, "command": ["sh", "-c", script]}
+    metadata = {"name": "web", "labels": {"app": "web"}}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {**pod, "containers": [container]}}
+    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    _kubectl(stage, stage.local, "apply", "-f", "manifests/runtimeclass.yaml")
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "apply", "-f", "-", stdin=yaml.safe_dump(manifest, sort_keys=False))
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=120s")
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "get", "pods", "-l", "app=web", "-o", "wide")
+    _kubectl(stage, stage.remote, "-n", NAMESPACE, "get", "pods", "-l", "app=web", "-o", "wide")
+
+
+def _return(stage: Stage) -> None:
+    names = _output(stage, stage.remote, "-n", NAMESPACE, "get", "pods", "-l", "app=web", "-o", "name").split()
+    _kubectl(stage, stage.remote, "-n", NAMESPACE, "delete", names[0])
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "wait", "--for=condition=Ready", "pods", "-l", "app=web")
+    _kubectl(stage, stage.remote, "-n", NAMESPACE, "get", "pods", "-l", "app=web")
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "get", "pods", "-l", "app=web")
+
+
+def _resize(stage: Stage) -> None:
+    size = ["get", "node", NODE, "-o", "custom-columns=NODE:.metadata.name,CPU:.status.allocatable.cpu"]
+    _kubectl(stage, stage.local, *size)
+    before = _output(stage, stage.local, *size)
+    resources = {"requests": {"cpu": "500m"}}
+    container = {"name": "other", "image": stage.image, "command": ["sleep", "1000000"], "resources": resources}
+    overrides = json.dumps({"spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}})
+    _kubectl(stage, stage.remote, "-n", NAMESPACE, "run", "other", f"--image={stage.image}", f"--overrides={overrides}")
+    _until_changed(lambda: _output(stage, stage.local, *size), before)
+    _kubectl(stage, stage.local, *size)
+    used = _output(stage, stage.local, *size)
+    _kubectl(stage, stage.remote, "-n", NAMESPACE, "delete", "pod", "other")
+    print("(growth is believed after it has lasted 30 seconds)", flush=True)
+    _until_changed(lambda: _output(stage, stage.local, *size), used)
+    _kubectl(stage, stage.local, *size)
+
+
 STEPS = (
     Step("Two clusters and their nodes", _nodes),
     Step("A namespace for the tour in each", _namespace),
@@ -107,11 +176,35 @@ STEPS = (
     Step("Its log, and a command in it", _inside),
 )
 
+FARLET_STEPS = (
+    Step("Farlet shows the remote cluster as a node of the local one", _farlet),
+    Step("A Deployment of three on that node runs in the remote cluster", _deployment),
+    Step("A remote pod is deleted: it returns, and the local one stays", _return),
+    Step("Others use the remote cluster: the node is resized, and back", _resize),
+)
 
-def _kubectl(stage: Stage, side: Side, *arguments: str) -> None:
+
+def _until_changed(probe: Callable[[], str], before: str) -> None:
+    deadline = time.monotonic() + _COMMAND_TIMEOUT
+    while probe() == before:
+        if time.monotonic() > deadline:
+            raise DevclusterError(f"the tour ends here: still {before.strip()!r} after {_COMMAND_TIMEOUT} s")
+        time.sleep(1)
+
+
+def _output(stage: Stage, side: Side, *arguments: str) -> str:
+    """What a kubectl command prints; it is not shown."""
+    command = [str(stage.kubectl), f"--kubeconfig={side.kubeconfig}", *arguments]
+    environment = {**os.environ, "KUBECACHEDIR": str(stage.cache)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return result.stdout
+
+
+def _kubectl(stage: Stage, side: Side, *arguments: str, stdin: str | None = None) -> None:
     """Show a kubectl command and run it with its output on the screen."""
-    print(f"{_bold('$')} kubectl --kubeconfig {side.variable} {shlex.join(arguments)}", flush=True)
-    if _run(stage, side, arguments, quiet=False) != 0:
+    given = f" <<'EOF'\n{stdin}EOF" if stdin else ""
+    print(f"{_bold('$')} kubectl --kubeconfig {side.variable} {shlex.join(arguments)}{given}", flush=True)
+    if _run(stage, side, arguments, quiet=False, stdin=stdin) != 0:
         raise DevclusterError(f"the tour ends here: kubectl {shlex.join(arguments)} failed on the {side.name} cluster")
 
 
@@ -119,14 +212,16 @@ def _quiet(stage: Stage, side: Side, *arguments: str) -> None:
     _run(stage, side, arguments, quiet=True)
 
 
-def _run(stage: Stage, side: Side, arguments: tuple[str, ...], *, quiet: bool) -> int:
+def _run(stage: Stage, side: Side, arguments: tuple[str, ...], *, quiet: bool, stdin: str | None = None) -> int:
     command = [str(stage.kubectl), f"--kubeconfig={side.kubeconfig}", *arguments]
     sink = subprocess.DEVNULL if quiet else None
     try:
         return subprocess.run(
             command,
             env={**os.environ, "KUBECACHEDIR": str(stage.cache)},
-            stdin=subprocess.DEVNULL,
+            cwd=_CHECKOUT,
+            input=stdin or "",
+            text=True,
             stdout=sink,
             stderr=sink,
             timeout=_COMMAND_TIMEOUT,

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from app.cli import version
+from app.cli import remove, run, version
 
 cli = typer.Typer(
     name="farlet",
@@ -20,6 +20,8 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+cli.command("run")(run.run)
+cli.command("remove")(remove.remove)
 cli.command("version")(version.version)
 
 

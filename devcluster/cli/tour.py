@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +21,8 @@ from devcluster.errors import DevclusterError
 
 if TYPE_CHECKING:
     from devcluster.tour import Stage
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
 
 LocalOption = Annotated[
     Path | None, typer.Option("--local", metavar="KUBECONFIG", help="Your own local cluster; with --remote.")
@@ -39,14 +47,18 @@ def demo(
     """
     from devcluster import tour
 
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory() as cache, contextlib.ExitStack() as at_end:
         stage = _own(local, remote, image, Path(cache))
         if stage is None:
             from devcluster.fleet import Fleet
 
             Fleet(fleet).up()
-            stage = _ours(fleet, Path(cache))
+            stage = replace(_ours(fleet, Path(cache)), run_farlet=lambda arguments: _beside(fleet, arguments))
+        else:
+            stage = replace(stage, run_farlet=lambda arguments: _child(at_end, Path(cache), arguments))
         tour.tour(stage)
+        if local:
+            tour.leave(stage)
     typer.echo("\nThe clusters stay up. To go on by hand:")
     for side in stage.sides():
         typer.echo(f"  export KUBECONFIG={side.kubeconfig}   # {side.name}")
@@ -69,6 +81,30 @@ def demo_down(local: LocalOption = None, remote: RemoteOption = None, fleet: Fle
     from devcluster.cli.clusters import down
 
     down(fleet=fleet)
+
+
+def _beside(fleet: str, arguments: Sequence[str]) -> None:
+    """Run Farlet beside our clusters; it goes on after the tour and ends with them."""
+    from devcluster.fleet import Fleet
+    from devcluster.process import Command
+
+    command = Command([sys.executable, "-m", "app", *arguments], env={"PYTHONPATH": str(_CHECKOUT)})
+    Fleet(fleet).cluster("local").companion("farlet").start(command)
+
+
+def _child(at_end: contextlib.ExitStack, folder: Path, arguments: Sequence[str]) -> None:
+    """Run Farlet for the user's clusters; it ends with the tour."""
+    environment = {**os.environ, "PYTHONPATH": str(_CHECKOUT)}
+    with (folder / "farlet.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app", *arguments, "--health-address", "127.0.0.1:0"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+    at_end.callback(process.wait)
+    at_end.callback(process.terminate)
 
 
 def _own(local: Path | None, remote: Path | None, image: str, cache: Path) -> Stage | None:

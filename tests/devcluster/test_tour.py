@@ -11,7 +11,7 @@ import pytest
 
 from devcluster import tour
 from devcluster.errors import DevclusterError
-from devcluster.tour import NAMESPACE, STEPS, Side, Stage
+from devcluster.tour import NAMESPACE, NODE, STEPS, Side, Stage
 
 # Not Kubernetes is imitated here, only the program whose calls and output are shown.
 FAKE_KUBECTL = """\
@@ -100,16 +100,18 @@ def test_a_command_that_does_not_end(stage: Stage, monkeypatch: pytest.MonkeyPat
         tour.tour(stage)
 
 
-def test_cleaning_removes_the_namespace_from_both(stage: Stage) -> None:
+def test_cleaning_removes_the_node_and_the_namespace_from_both(stage: Stage) -> None:
     tour.clean(stage)
-    assert [(call[0], call[1:4]) for call in calls(stage)] == [
+    node, *namespaces = [(call[0], call[1:4]) for call in calls(stage)]
+    assert node == (f"--kubeconfig={stage.local.kubeconfig}", ["delete", "node", NODE])
+    assert namespaces == [
         (f"--kubeconfig={side.kubeconfig}", ["delete", "namespace", NAMESPACE]) for side in stage.sides()
     ]
 
 
 def test_kubectl_keeps_its_cache_out_of_the_home(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:
     tour.clean(stage)
-    assert capfd.readouterr().err == f"cache: {stage.cache}\n" * 2
+    assert capfd.readouterr().err == f"cache: {stage.cache}\n" * 3
 
 
 def test_blanks_in_the_path_of_kubectl(stage: Stage, tmp_path: Path) -> None:
@@ -117,4 +119,4 @@ def test_blanks_in_the_path_of_kubectl(stage: Stage, tmp_path: Path) -> None:
     stage.kubectl.parent.rename(moved)
     stage = replace(stage, kubectl=moved / "kubectl")
     tour.clean(stage)
-    assert len(calls(stage)) == 2
+    assert len(calls(stage)) == 3

@@ -1,0 +1,54 @@
+"""Every name that Farlet writes into a cluster, one constant each: labels, annotations, taints, event reasons.
+
+They are an interface: people select, tolerate and watch for them. ``docs/names.md`` lists them in one table.
+"""
+
+from typing import Final
+
+GROUP: Final = "farlet.dev"
+
+LABEL_ENABLED: Final = "farlet.dev/enabled"
+"""On a local namespace: its pods may be offloaded."""
+
+LABEL_VIRTUAL_NODE: Final = "farlet.dev/virtual-node"
+LABEL_REMOTE_CLUSTER: Final = "farlet.dev/remote-cluster"
+LABEL_TYPE: Final = "type"
+TYPE_VIRTUAL_KUBELET: Final = "virtual-kubelet"
+LABEL_NO_LOAD_BALANCER: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
+"""On the virtual node."""
+
+TAINT_KEY: Final = "farlet.dev/virtual-node"
+RUNTIME_CLASS: Final = "farlet"
+"""A pod with this RuntimeClass tolerates the taint and selects virtual nodes."""
+
+LABEL_ORIGIN: Final = "farlet.dev/origin"
+LABEL_NODE: Final = "farlet.dev/node"
+LABEL_POD_UID: Final = "farlet.dev/pod-uid"
+ANNOTATION_LOCAL_NAME: Final = "farlet.dev/local-name"
+ANNOTATION_LOCAL_NAMESPACE: Final = "farlet.dev/local-namespace"
+"""On everything of ours in the remote cluster."""
+
+ANNOTATION_REMOTE_UID: Final = "farlet.dev/remote-pod-uid"
+ANNOTATION_RESTARTS_BEFORE: Final = "farlet.dev/restarts-before"
+"""On a local pod: which remote pod its status tells of, and the restarts that replacing earlier ones hid."""
+
+ANNOTATION_STARTED: Final = "farlet.dev/started"
+"""On a local pod that runs once: its twin was about to be made. Written before, so that it is never made twice."""
+
+FIELD_MANAGER_NODE: Final = "farlet-node"
+FIELD_MANAGER_PODS: Final = "farlet-pods"
+
+OFFLOADED: Final = "Offloaded"
+OFFLOAD_FAILED: Final = "OffloadFailed"
+NOT_OFFLOADED: Final = "NotOffloaded"
+REMOTE_REPLACED: Final = "RemoteReplaced"
+REMOTE_TWIN_LOST: Final = "RemoteTwinLost"
+REMOTE_UNREACHABLE: Final = "RemoteUnreachable"
+"""Reasons of events and conditions."""
+
+LOCK_PREFIX: Final = "farlet-lock-"
+
+
+def lock_name(node: str) -> str:
+    """The Lease that the one Farlet of a node holds. It lies beside the nodes' own, so no node may be called so."""
+    return f"{LOCK_PREFIX}{node}"

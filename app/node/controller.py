@@ -1,0 +1,264 @@
+"""Keeps the Node object true: made if it is missing, sized by the remote cluster, saying whether that can be reached.
+
+The Node belongs to many, so only what is ours on it is ever written, and only when it differs; every five minutes the
+conditions are said again, as a kubelet does. The heartbeat is a Lease, and has a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from app.kube.client import Client, PatchKind
+from app.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from app.kube.informer import Informer
+from app.kube.objects import Envelope, Key, Object
+from app.kube.resources import NODES
+from app.node import conditions
+from app.node.capacity import Capacity, shared_of_claims, total_requests
+from app.node.claims import Claim, claim
+from app.node.damping import Damping, Sizing, resize, settles_at
+from app.node.heartbeat import Heartbeat
+from app.node.object import NodeError, NodeOptions, forge_node, why_not_ours
+from app.node.patch import metadata_patch, status_patch
+from app.node.placement import Placement, takes_pods
+from app.node.reachability import Reach
+from app.settings import OnUnreachable
+
+log = logging.getLogger(__name__)
+
+REPORT = 300.0
+"""Seconds after which the conditions are said again although nothing changed."""
+_RETRY = 2.0
+_QUIET = 0.2
+"""Seconds to wait after something changed: changes come in flocks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How the node gets its size."""
+
+    fixed: Capacity | None = None
+    """Stated by the user; None: from the remote nodes."""
+    share: int = 90
+    placement: Placement = field(default_factory=Placement)
+    damping: Damping = field(default_factory=Damping)
+
+
+class Claims:
+    """What the pods of others take from the remote nodes, kept instead of the pods."""
+
+    def __init__(self, own_selector: Mapping[str, str], on_change: Callable[[], None]) -> None:
+        self._own_selector = own_selector
+        self._on_change = on_change
+        self._claims: dict[str, Claim] = {}
+
+    def on_pod(self, _key: Key, old: Envelope | None, new: Envelope | None) -> None:
+        envelope = new or old
+        if envelope is None:
+            return
+        uid = envelope.metadata.uid
+        taken = claim(new.object(), self._own_selector) if new is not None else None
+        if taken == self._claims.get(uid):
+            return
+        if taken is None:
+            del self._claims[uid]
+        else:
+            self._claims[uid] = taken
+        self._on_change()
+
+    def values(self) -> list[Claim]:
+        return list(self._claims.values())
+
+
+class NodeController:
+    """One virtual node."""
+
+    def __init__(
+        self,
+        local: Client,
+        options: NodeOptions,
+        sizes: Sizes,
+        *,
+        own_node: Informer,
+        local_pods: Informer,
+        remote_nodes: Informer | None,
+        claims: Claims | None,
+        on_unreachable: OnUnreachable,
+        may_write: Callable[[], bool],
+    ) -> None:
+        self._local = local
+        self._options = options
+        self._sizes = sizes
+        self._own_node = own_node
+        self._local_pods = local_pods
+        self._remote_nodes = remote_nodes
+        self._claims = claims
+        self._policy = on_unreachable
+        self._health = conditions.healthy()
+        self._keep_away = False
+        self._wake = asyncio.Event()
+        self._sizing = Sizing()
+        self._reported = 0.0
+        self._made_uid: str | None = None
+        """Of a Node that was made and that the cache has not shown yet."""
+        self._heartbeat = Heartbeat(local, options.name, node_uid=self.uid, may_write=may_write)
+
+    def uid(self) -> str | None:
+        """The UID of the Node as it is now."""
+        envelope = self._own_node.get(Key("", self._options.name))
+        return envelope.metadata.uid if envelope else self._made_uid
+
+    def lease_age(self) -> float | None:
+        """Seconds since the last heartbeat."""
+        return self._heartbeat.age()
+
+    # ------------------------------------------------------------------ what wakes it
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def on_change(self, _key: Key, _old: Envelope | None, _new: Envelope | None) -> None:
+        self._wake.set()
+
+    def on_reach(self, reach: Reach) -> None:
+        if reach.reachable:
+            self._health, self._keep_away = conditions.healthy(), False
+        else:
+            self._health = conditions.unreachable(reach.since, reach.error, self._policy.value)
+            self._keep_away = self._policy is OnUnreachable.KEEP
+        self._wake.set()
+
+    # ------------------------------------------------------------------ work
+
+    async def start(self) -> None:
+        """Make the Node, or take up the one that is ours; raises NodeError if it is somebody else's."""
+        path = NODES.path(name=self._options.name)
+        try:
+            existing = await self._local.get(path)
+        except NotFound:
+            pass
+        else:
+            if problem := why_not_ours(existing, self._options.remote_cluster_id):
+                raise NodeError(problem)
+            self._sizing = _settled(existing.get("status", {}).get("allocatable") or {})
+        await self._sync()
+
+    async def run(self) -> None:
+        """Keep it true until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._heartbeat.run())
+            group.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        while True:
+            await self._wait()
+            try:
+                await self._sync()
+            except NodeError as error:
+                log.error("%s", error)
+                await asyncio.sleep(_RETRY * 10)
+            except KubeError as error:
+                log.warning("node %s was not brought up to date: %s", self._options.name, error)
+                await asyncio.sleep(_RETRY)
+                self._wake.set()
+
+    async def _wait(self) -> None:
+        """Until something changed, growth has settled, or it is time to report."""
+        due = self._reported + REPORT
+        settles = settles_at(self._sizing, self._sizes.damping)
+        timeout = max(0.0, min(due, settles if settles is not None else due) - time.monotonic())
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wake.wait()
+                await asyncio.sleep(_QUIET)
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def stopped(self) -> None:
+        """Say that nobody looks after this node any more."""
+        self._health = conditions.stopped(_now())
+        await self._sync()
+
+    async def _sync(self) -> None:
+        envelope = self._own_node.get(Key("", self._options.name))
+        existing = envelope.object() if envelope else None
+        if existing is not None and (problem := why_not_ours(existing, self._options.remote_cluster_id)):
+            raise NodeError(problem)
+        desired = self._desired(existing)
+        if existing is None:
+            await self._create(desired)
+            return
+        if existing["metadata"].get("deletionTimestamp"):
+            return
+        await self._update(existing, desired)
+
+    async def _create(self, desired: Object) -> None:
+        try:
+            made = await self._local.create(NODES.path(), desired)
+        except AlreadyExists:  # the cache will show it
+            return
+        log.info("node %s made", self._options.name)
+        self._reported = time.monotonic()
+        self._made_uid = made["metadata"]["uid"]
+        self._heartbeat.beat()
+
+    async def _update(self, existing: Object, desired: Object) -> None:
+        path = NODES.path(name=self._options.name)
+        if (body := metadata_patch(existing, desired)) is not None:
+            try:
+                await self._local.patch(path, body, PatchKind.STRATEGIC)
+            except (Conflict, NotFound):  # somebody else was quicker: look again when the cache has it
+                self._wake.set()
+                return
+        heartbeat = time.monotonic() - self._reported >= REPORT
+        if (body := status_patch(existing, desired, heartbeat=heartbeat)) is not None:
+            try:
+                await self._local.patch(f"{path}/status", body, PatchKind.STRATEGIC)
+            except NotFound:
+                self._wake.set()
+                return
+        if heartbeat or body is not None:
+            self._reported = time.monotonic()
+
+    def _desired(self, existing: Object | None) -> Object:
+        previous = (existing or {}).get("status", {}).get("conditions", [])
+        remote = [envelope.object() for envelope in self._remote_nodes.list()] if self._remote_nodes else []
+        behind = [node for node in remote if takes_pods(node, self._sizes.placement)]
+        return forge_node(
+            self._options,
+            behind,
+            self._capacity(remote),
+            conditions.conditions(_now(), self._health, previous),
+            keep_away=self._keep_away,
+        )
+
+    def _capacity(self, remote: list[Object]) -> Capacity:
+        if self._sizes.fixed is not None:
+            return self._sizes.fixed
+        measured = shared_of_claims(
+            remote,
+            self._claims.values() if self._claims else (),
+            share_percent=self._sizes.share,
+            placement=self._sizes.placement,
+        )
+        in_use = total_requests(envelope.object() for envelope in self._local_pods.list())
+        if not self._sizing.published:
+            self._sizing = _settled(measured)
+        else:
+            self._sizing = resize(self._sizing, measured, time.monotonic(), in_use=in_use, damping=self._sizes.damping)
+        return self._sizing.published
+
+
+def _settled(capacity: Capacity) -> Sizing:
+    """A size that nothing has moved yet."""
+    return Sizing(published=capacity, candidate=capacity, since=time.monotonic())
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

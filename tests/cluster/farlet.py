@@ -1,0 +1,109 @@
+"""Farlet as a user runs it, for tests: its own process, with the rights of ``manifests/`` and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from devcluster.cluster import Cluster
+from devcluster.errors import DevclusterError
+from tests.eventually import eventually
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
+
+
+class Farlet:
+    """One ``farlet run`` between two clusters."""
+
+    def __init__(self, local: Cluster, remote: Cluster, node: str, log: Path, options: list[str]) -> None:
+        self.local, self.remote, self.node, self.log = local, remote, node, log
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until its node is Ready."""
+        credentials = {
+            "--kubeconfig": self.local.service_account_kubeconfig("farlet", "farlet"),
+            "--remote-kubeconfig": self.remote.service_account_kubeconfig("farlet", "farlet"),
+        }
+        given = [part for name, path in credentials.items() for part in (name, str(path))]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app", "run", *given, "--node-name", self.node, *self._options],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        eventually(self.ready, f"node {self.node} is Ready", timeout=60)
+
+    def ready(self) -> bool:
+        """Whether it runs and its node is Ready."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise AssertionError(f"farlet ended with {self._process.returncode}: {self.log.read_text()[-3000:]}")
+        path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        return self.local.kubectl("get", "node", self.node, "-o", path, check=False).stdout == "True"
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"farlet did not end after SIGTERM: {self.log.read_text()[-3000:]}") from None
+
+
+@contextlib.contextmanager
+def running(local: Cluster, remote: Cluster, node: str, folder: Path, *options: str) -> Iterator[Farlet]:
+    """A Farlet that runs while the block does; its node is removed afterwards."""
+    install_rights(local, remote)
+    farlet = Farlet(local, remote, node, folder / "farlet.log", ["--health-address", "127.0.0.1:0", *options])
+    try:
+        farlet.start()
+        yield farlet
+    finally:
+        farlet.stop()
+        print(farlet.log.read_text()[-6000:])  # noqa: T201 - in the report of a test that fails
+        local.kubectl("delete", "node", node, "--ignore-not-found", "--wait=false", check=False)
+
+
+def install_rights(local: Cluster, remote: Cluster) -> None:
+    """Apply the RBAC of ``manifests/`` as an administrator does; workers of one run may do so at the same time."""
+    for cluster, files in ((local, ["local-rbac.yaml", "runtimeclass.yaml"]), (remote, ["remote-rbac.yaml"])):
+        for file in files:
+            for _ in range(3):
+                try:
+                    cluster.kubectl("apply", "-f", str(MANIFESTS / file))
+                    break
+                except DevclusterError as error:
+                    if "exists" not in str(error) and "conflict" not in str(error):
+                        raise
+                    time.sleep(0.2)
+
+
+def pod_manifest(name: str, node: str, **spec: object) -> str:
+    """A pod bound straight to the virtual node."""
+    container = {"name": "main", "image": "farlet/busybox:1", "command": ["sleep", "1000000"]}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1, **spec},
+    }
+    return json.dumps(body)
