@@ -14,7 +14,7 @@ import random
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -255,10 +255,12 @@ class Client:
         what = f"GET {path}"
         timeout = aiohttp.ClientTimeout(connect=TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout)
         response = await self._open_stream(what, path, params, timeout)
+        lines = self._lines(response, what, read_timeout)
         try:
-            yield self._lines(response, what, read_timeout)
+            yield lines
         finally:
-            response.close()
+            await lines.aclose()
+            _abort(response)
 
     async def _open_stream(
         self, what: str, path: str, params: Mapping[str, str] | None, timeout: aiohttp.ClientTimeout
@@ -276,7 +278,7 @@ class Client:
                 try:
                     failure = await _refusal(response, what)
                 finally:
-                    response.close()
+                    _abort(response)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 failure = self._unreachable(what, error)
             if isinstance(failure, Unauthorized):
@@ -286,7 +288,9 @@ class Client:
                 failure = self._unauthorized(failure, access)
             raise failure
 
-    async def _lines(self, response: aiohttp.ClientResponse, what: str, read_timeout: float) -> AsyncIterator[bytes]:
+    async def _lines(
+        self, response: aiohttp.ClientResponse, what: str, read_timeout: float
+    ) -> AsyncGenerator[bytes, None]:
         pieces: list[bytes] = []  # of the line that is not complete yet
         size = 0
         while True:
@@ -342,6 +346,14 @@ class Client:
     def _unauthorized(self, failure: Unauthorized, access: Access) -> Unauthorized:
         message = f"{failure.message}: {self._credentials.why_refused(access)}"
         return Unauthorized(failure.status, failure.reason, message, request=failure.request)
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """End a connection now: closing alone would leave it in TLS's farewell, open for as long as the loop lives."""
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 class _Sessions:
@@ -461,9 +473,13 @@ class _Call:
                 timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT),
                 **options,
             ) as response:
-                if response.status < 300:
-                    return await _read(response, self.what)
-                failure = await _refusal(response, self.what)
+                try:
+                    if response.status < 300:
+                        return await _read(response, self.what)
+                    failure = await _refusal(response, self.what)
+                except BaseException:  # a cancellation too: what was not read to its end cannot be used again
+                    _abort(response)
+                    raise
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             failure = client._unreachable(self.what, error)
             if _repeatable(error, self._method):

@@ -343,7 +343,8 @@ def test_statuses_that_no_remote_pod_has(life: Callable[..., Life]) -> None:
         for size in ({"cpu": "1", "memory": "1Gi"}, {"cpu": "2"}):
             remote["status"]["resources"] = {"requests": size}
             remote["status"]["allocatedResources"] = size
-            pod = lived.write(status.local_status(pod, remote, lived._twin()), {}, pod)
+            asks = pod | {"spec": pod["spec"] | {"resources": {"requests": size}}}  # only such pods are told of theirs
+            pod = lived.write(status.local_status(asks, remote, lived._twin()), {}, pod)
             assert pod["status"]["podIPs"] == pod["status"]["hostIPs"] == listed
             assert pod["status"]["allocatedResources"] == size
     pod = lived.write(status.local_status(pod, None, lived._twin()), {}, pod)
