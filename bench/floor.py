@@ -22,14 +22,14 @@ def run(counts: Sequence[int], *, nodes: int) -> None:
         fleet.up([CLUSTER], real=False, kwok_nodes=nodes, metrics=False)
         cluster = fleet.cluster(CLUSTER)
         pods = Pods(cluster, NAMESPACE)
-        pods.measure([_pod(index, nodes, bound=True) for index in range(50)])  # caches and connections are warm now
+        pods.measure([pod(index, nodes, bound=True) for index in range(50)])  # caches and connections are warm now
         print(f"\nPods made directly in one cluster with {nodes} KWOK nodes (the floor)")
         header = ("pods", "placed by", "created", "Ready", "pods/s", "CPU/pod", "deleted", "ratio to bound")
         print("".join(f"{title:>{width}}" for title, width in zip(header, _WIDTHS, strict=True)))
         for count in counts:
-            bound = pods.measure([_pod(index, nodes, bound=True) for index in range(count)])
+            bound = pods.measure([pod(index, nodes, bound=True) for index in range(count)])
             _row("nodeName", bound, 1.0)
-            placed = pods.measure([_pod(index, nodes, bound=False) for index in range(count)])
+            placed = pods.measure([pod(index, nodes, bound=False) for index in range(count)])
             _row("scheduler", placed, placed.ready / bound.ready)
     finally:
         fleet.down()
@@ -52,7 +52,7 @@ def _row(placed_by: str, measured: Measured, ratio: float) -> None:
     print("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)), flush=True)
 
 
-def _pod(index: int, nodes: int, *, bound: bool) -> Object:
+def pod(index: int, nodes: int, *, bound: bool) -> Object:
     spec: Object = {
         "containers": [{"name": "main", "image": "fake", "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}}],
         "automountServiceAccountToken": False,

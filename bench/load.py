@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,8 +39,9 @@ class Measured:
 class Pods:
     """The pods of one namespace: made, watched and deleted."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, namespace: str, processes: Callable[[], Iterable[int]] | None = None) -> None:
+        """*processes*: whose CPU counts; the cluster's own if not given."""
+        self._processes = processes or cluster.processes
         self._api = Api(cluster.kubeconfig)
         self._path = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -77,9 +78,7 @@ class Pods:
             connection.close()
 
     def _cpu(self) -> float:
-        """CPU seconds that the cluster's processes have used so far."""
-        ticks = os.sysconf("SC_CLK_TCK")
-        return sum(_ticks(pid) for pid in self._cluster.processes()) / ticks
+        return cpu_seconds(self._processes())
 
 
 class Watch:
@@ -137,6 +136,11 @@ class Watch:
 def _is_ready(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions", [])
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU seconds that these processes have used so far."""
+    return sum(_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
 
 
 def _ticks(pid: int) -> int:

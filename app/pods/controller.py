@@ -25,7 +25,7 @@ from app.pods import forge, status
 from app.pods.changes import Step, Target, live_changes
 from app.pods.deletion import Removal, plan_removal
 from app.pods.patch import Paths, dropped_fields
-from app.pods.policy import refusal
+from app.pods.policy import losses, refusal
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +210,8 @@ class PodController:
             names.OFFLOADED,
             f"{kind} {namespace}/{twin['metadata']['name']} made in the remote cluster",
         )
+        for loss in losses(local):
+            self._recorder.record(local, "Warning", names.NOT_OFFLOADED, loss)
         return done()
 
     async def _mark(self, local: Object) -> Object:

@@ -241,6 +241,7 @@ def test_told_once_with_a_count_that_follows_and_few_writes(local: Cluster, remo
                 await both.happen("of-the-set", kind="ReplicaSet", name="web", uid="set-uid")
                 await both.until_told("after")
                 await both.until_told("of-the-set")
+                await until(lambda: events.counts.written >= 3, "the answers to the writes are there too")
                 assert events.counts.written == 3
                 for count in range(2, 12):
                     await both.happen_again("after", count)
@@ -272,6 +273,7 @@ def test_after_a_restart_nothing_is_written_but_what_is_new(local: Cluster, remo
                 await both.until_told("a", 5)
                 await both.until_told("while-away")
                 await until(lambda: all(told.wanted is None for told in events._told.values()), "all is written")
+                await until(lambda: events.counts.written >= 2, "the answers to the writes are there too")
                 assert events.counts.written == 2
             assert (await both.told())["Back-off of b"] == before["Back-off of b"]
 
@@ -387,6 +389,7 @@ def test_lost_history_is_listed_again_and_nothing_is_told_twice(
                 await both.until_told("b")
                 await both.happen("c")
                 await both.until_told("c")
+                await until(lambda: events.counts.written >= 3, "the answers to the writes are there too")
                 assert events.counts.written == 3
 
     run(test())
