@@ -15,7 +15,7 @@ CODE := $(wildcard app kubelet_api certs devcluster bench tests)
 # How the tests are run. Tests of one xdist group share a worker; tests that inject faults run after the others.
 PYTEST        := $(PYTHON) -m pytest
 PYTEST_ARGS   ?=
-TEST_WORKERS  ?= 4
+TEST_WORKERS  ?= 3
 TEST_FAST     := $(PYTEST) -m "not cluster and not faults"
 TEST_PARALLEL := $(PYTEST) -m "not faults" -n $(TEST_WORKERS) --dist loadgroup
 TEST_FAULTS   := $(PYTEST) -m "faults"
