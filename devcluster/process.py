@@ -250,14 +250,17 @@ def watches_in_use() -> int:
     """Inotify instances that this user's processes have open; the kernel limits them per user."""
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if process.stat().st_uid != os.getuid():
-                continue
-            links = [link.readlink() for link in (process / "fd").iterdir()]
-        except OSError:  # it ended meanwhile
-            continue
-        count += sum(1 for link in links if str(link) == "anon_inode:inotify")
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if process.stat().st_uid == os.getuid():
+                count += sum(1 for descriptor in (process / "fd").iterdir() if _is_watch(descriptor))
     return count
+
+
+def _is_watch(descriptor: Path) -> bool:
+    try:
+        return str(descriptor.readlink()) == "anon_inode:inotify"
+    except OSError:  # closed meanwhile, as that by which this list was read
+        return False
 
 
 def wait_for(condition: Callable[[], object], timeout: float, interval: float = 0.02) -> bool:
