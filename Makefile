@@ -16,7 +16,7 @@ CODE := $(wildcard app kubelet_api certs devcluster bench tests)
 PYTEST        := $(PYTHON) -m pytest
 PYTEST_ARGS   ?=
 TEST_WORKERS  ?= 3
-TEST_FAST     := $(PYTEST) -m "not cluster and not faults"
+TEST_FAST     := $(PYTEST) -m "not cluster and not faults" -n 2
 TEST_PARALLEL := $(PYTEST) -m "not faults" -n $(TEST_WORKERS) --dist loadgroup
 TEST_FAULTS   := $(PYTEST) -m "faults"
 
