@@ -90,6 +90,8 @@ class PodController:
         self._may_write = may_write
         self._made: dict[str, Object] = {}
         """Twins that were made and that the informers have not shown yet."""
+        self._starting: set[str] = set()
+        """Pods that run once, marked by this process, of whose twin it is not known yet that it was made."""
         self._carried: dict[str, tuple[str, str]] = {}
         """Local pods whose changes have been carried over: UID -> what it was, and to which remote pod."""
         self._unreachable: Reach | None = None
@@ -106,6 +108,8 @@ class PodController:
     def on_remote_object(self, _key: Key, old: Envelope | None, new: Envelope | None) -> None:
         envelope = new or old
         for uid in by_pod_uid(envelope) if envelope is not None else ():
+            if envelope is not None and envelope.kind in _TWINS:
+                self._made.pop(uid, None)  # from here on the cache knows better, also that it is gone again
             self.queue.add(uid)
 
     def on_namespace(self, key: Key, _old: Envelope | None, new: Envelope | None) -> None:
@@ -173,7 +177,7 @@ class PodController:
         assert local is not None
         kind = forge.twin_resource(local)
         annotations = local["metadata"].get("annotations", {})
-        if kind == "Job" and names.ANNOTATION_STARTED in annotations:
+        if kind == "Job" and names.ANNOTATION_STARTED in annotations and view.uid not in self._starting:
             # it was there once: whatever it did must not be done again behind the user's back
             message = "the twin of this pod was deleted in the remote cluster; a pod that runs once is not run again"
             await self._write_status(local, status.failed_status(local, names.REMOTE_TWIN_LOST, message))
@@ -198,12 +202,14 @@ class PodController:
                 return await self._not_offloaded(
                     local, names.OFFLOAD_FAILED, f"remote {kind} {path} exists and is not ours: it is left alone"
                 )
-        except NotFound as error:
-            self._namespaces.forget(namespace)
-            return await self._failed(local, error)
-        except (Forbidden, Invalid, Conflict) as error:
+        except (NotFound, Forbidden, Invalid, Conflict) as error:
+            if isinstance(error, NotFound):
+                self._namespaces.forget(namespace)
+            if kind == "Job":
+                await self._unmark(local)  # a refusal is certain: nothing was started
             return await self._failed(local, error)
         self._made[view.uid] = made
+        self._starting.discard(view.uid)
         self._recorder.record(
             local,
             "Normal",
@@ -219,7 +225,13 @@ class PodController:
         body: Object = {
             "metadata": {"uid": local["metadata"]["uid"], "annotations": {names.ANNOTATION_STARTED: "true"}}
         }
+        self._starting.add(local["metadata"]["uid"])
         return await self._patch_status(local, body)
+
+    async def _unmark(self, local: Object) -> None:
+        uid = local["metadata"]["uid"]
+        await self._patch_status(local, {"metadata": {"uid": uid, "annotations": {names.ANNOTATION_STARTED: None}}})
+        self._starting.discard(uid)
 
     async def _failed(self, local: Object, error: ApiError) -> Result:
         """The remote API server refused: the pod says so, and it is tried again with backoff."""
@@ -354,6 +366,7 @@ class PodController:
 
     def _forget(self, uid: str) -> None:
         self._made.pop(uid, None)
+        self._starting.discard(uid)
         self._carried.pop(uid, None)
 
 

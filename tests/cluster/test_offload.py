@@ -150,6 +150,29 @@ def test_a_pod_that_runs_once(farlet: Farlet, namespace: str, command: str, phas
     assert status()["phase"] == phase
 
 
+def test_a_pod_that_runs_once_is_started_when_a_refusal_ends(farlet: Farlet, namespace: str) -> None:
+    """A refused twin was never started, so the pod waits and says why, and is not called lost."""
+    quota = ["create", "quota", "none", "--hard=count/jobs.batch=0"]
+    farlet.remote.kubectl("-n", namespace, *quota)
+
+    def used() -> str:
+        path = "jsonpath={.status.hard}"
+        return farlet.remote.kubectl("-n", namespace, "get", "quota", "none", "-o", path).stdout
+
+    eventually(used, "the quota is in force")
+    container = {"name": "main", "image": "farlet/busybox:1", "command": ["true"]}
+    apply(farlet.local, namespace, pod_manifest("once", farlet.node, containers=[container], restartPolicy="Never"))
+
+    def pod() -> Object:
+        return get(farlet.local, namespace, "pod", "once")
+
+    waiting = eventually(pod, "it says why", until=lambda p: "exceeded quota" in json.dumps(p["status"]))
+    assert waiting["status"]["phase"] == "Pending"
+    farlet.remote.kubectl("-n", namespace, "delete", "quota", "none")
+    eventually(pod, "it runs after all", until=lambda p: p["status"]["phase"] == "Succeeded", timeout=120)
+    assert len(twins(farlet, namespace, "jobs")) == 1
+
+
 def test_a_finished_pod_is_not_run_again_when_its_twin_is_gone(farlet: Farlet, namespace: str) -> None:
     container = {"name": "main", "image": "farlet/busybox:1", "command": ["sh", "-c", "sleep 1000"]}
     apply(farlet.local, namespace, pod_manifest("once", farlet.node, containers=[container], restartPolicy="Never"))
