@@ -47,6 +47,8 @@ REMOTE_UNREACHABLE: Final = "RemoteUnreachable"
 """Reasons of events and conditions."""
 
 LOCK_PREFIX: Final = "farlet-lock-"
+LOCK_NAMESPACE: Final = "kube-node-lease"
+"""Beside the node's own Lease, so that one Role in one namespace covers both."""
 
 
 def lock_name(node: str) -> str:

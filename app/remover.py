@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app import names, removal
+from app.facts import cluster_id
 from app.kube import config
 from app.kube.client import Client, PatchKind
 from app.kube.election import LeaderLock, NotLeading
@@ -34,10 +35,10 @@ from app.kube.errors import (
 )
 from app.kube.objects import Object, decode_list
 from app.kube.resources import JOBS, LEASES, NAMESPACES, NODES, PODS, REPLICA_SETS, Resource
+from app.names import LOCK_NAMESPACE
 from app.node.heartbeat import NAMESPACE as HEARTBEAT_NAMESPACE
 from app.pods import status
 from app.pods.deletion import Deletion
-from app.worker import LOCK_NAMESPACE, cluster_id
 
 T = TypeVar("T")
 

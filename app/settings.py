@@ -1,19 +1,20 @@
 """The settings of ``farlet run``: flags win over the environment, the environment over the YAML file.
 
-All of it is put together and checked once, at start, so that a wrong value is one clear line before anything is
+Each setting is declared once, in :class:`RunSettings`, with what a person is told about it; the flags are made from
+that. All of it is put together and checked once, at start, so that a wrong value is one clear line before anything is
 touched, and nothing further in has to ask where a value came from.
 """
 
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
-
-import yaml
+from types import NoneType
+from typing import Any
 
 from app.names import LOCK_PREFIX
 
@@ -40,45 +41,125 @@ class OnShutdown(StrEnum):
     NOT_READY = "not-ready"
 
 
-@dataclass(frozen=True, slots=True)
+class Rounding(StrEnum):
+    """What becomes of a fraction of a thing that comes whole: of 90 % of 1 GPU."""
+
+    DOWN = "down"
+    UP = "up"
+    NEAREST = "nearest"
+
+
+class EventMode(StrEnum):
+    """Which events of the remote cluster are told on the local pods."""
+
+    WARNINGS = "warnings"
+    ALL = "all"
+    NONE = "none"
+
+
+class LogFormat(StrEnum):
+    """How log lines are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Role(StrEnum):
+    """Which parts of Farlet run in this process."""
+
+    ALL = "all"
+    WORKER = "worker"
+    API = "api"
+
+
+class ServingCertificate(StrEnum):
+    """Where the certificate of the kubelet API comes from."""
+
+    CSR = "csr"
+    FILES = "files"
+    SELF_SIGNED = "self-signed"
+
+
+def setting(default: Any, text: str, *, metavar: str | None = None, flag: str | None = None) -> Any:
+    """A setting, with its help text; a repeatable one is a tuple, and its flag is in the singular."""
+    return field(default=default, metadata={"help": text, "metavar": metavar, "flag": flag})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """Everything that ``farlet run`` can be told."""
 
-    kubeconfig: Path | None = None
-    """The local cluster; None: in-cluster, else the usual kubeconfig."""
-    context: str | None = None
-    remote_kubeconfig: Path | None = None
-    remote_context: str | None = None
-    node_name: str = "farlet"
-    node_address: str | None = None
-    cluster_id: str | None = None
-    """The local cluster's id; None: a short hash of the UID of its kube-system namespace."""
-    namespaces: tuple[str, ...] = ()
-    """LOCAL or LOCAL=REMOTE; empty: every namespace with the label."""
-    share: int = 90
-    """Percent of the remote's free resources that the node offers."""
-    capacity: str | None = None
-    """Fixed, such as ``cpu=10,memory=32Gi,pods=100``; None: from the remote's nodes."""
-    node_labels: tuple[str, ...] = ()
-    """KEY=VALUE, besides those that every virtual node has."""
-    on_unreachable: OnUnreachable = OnUnreachable.NOT_READY
-    on_shutdown: OnShutdown = OnShutdown.KEEP
-    probe_interval: float = 10.0
-    probe_timeout: float = 5.0
-    probe_failures: int = 3
-    allow_host: bool = False
-    """Offload pods that want the host: hostNetwork, hostPath, privileged..."""
-    remote_node_selector: tuple[str, ...] = ()
-    """KEY=VALUE: only such nodes of the remote run our pods, and count."""
-    remote_tolerations: tuple[str, ...] = ()
-    """KEY[=VALUE][:EFFECT]: taints of remote nodes that our pods tolerate."""
-    remote_runtime_class: str | None = None
-    remote_priority_class: str | None = None
-    events: Literal["warnings", "all", "none"] = "warnings"
-    """Which events of the remote cluster are told on the local pods."""
-    workers: int = 16
-    health_address: str = "127.0.0.1:10248"
-    log_format: str = "text"
+    # the two clusters
+    kubeconfig: Path | None = setting(
+        None, "The local cluster. [default: in-cluster, or the usual kubeconfig]", metavar="FILE"
+    )
+    context: str | None = setting(None, "Its context.", metavar="NAME")
+    remote_kubeconfig: Path | None = setting(None, "The remote cluster, which runs the pods.", metavar="FILE")
+    remote_context: str | None = setting(None, "Its context.", metavar="NAME")
+    cluster_id: str | None = setting(None, "The local cluster's id.", metavar="ID")
+
+    # the node
+    node_name: str = setting("farlet", "The virtual node.", metavar="NAME")
+    node_address: str | None = setting(
+        None, "Where the node can be reached. [default: the pod's, or this machine's]", metavar="IP"
+    )
+    node_labels: tuple[str, ...] = setting((), "On the node.", metavar="KEY=VALUE", flag="node-label")
+    node_taint: str = setting(
+        "farlet.dev/virtual-node:NoSchedule", "What keeps other pods off the node.", metavar="KEY:EFFECT|none"
+    )
+    share: int = setting(90, "Share of what the remote has left that the node offers.", metavar="PERCENT")
+    rounding: Rounding = setting(Rounding.DOWN, "What 90 % of 1 GPU is.")
+    capacity: str | None = setting(None, "Fixed size. [default: from the remote nodes]", metavar="CPU=N,...")
+    capacity_quota: str | None = setting(
+        None, "Sized by the ResourceQuotas of a remote namespace, or one of them.", metavar="NAMESPACE[/NAME]"
+    )
+    capacity_command: str | None = setting(
+        None, "Sized by what this command prints, JSON or name=quantity lines.", metavar="COMMAND"
+    )
+    capacity_url: str | None = setting(None, "Sized by what is found there, in the same form.", metavar="URL")
+    capacity_interval: float = setting(30.0, "How often the command or URL is asked.", metavar="SECONDS")
+    on_unreachable: OnUnreachable | None = setting(
+        None, "While the remote is gone. [default: keep where local nodes have a cloud's providerID, else not-ready]"
+    )
+    on_shutdown: OnShutdown = setting(OnShutdown.KEEP, "What the node says after an orderly end.")
+    probe_interval: float = setting(10.0, "How often the remote is asked whether it is there.", metavar="SECONDS")
+    probe_timeout: float = setting(5.0, "How long it may take to say so.", metavar="SECONDS")
+    probe_failures: int = setting(3, "How many times in a row it may not.", metavar="N")
+
+    # the pods
+    namespaces: tuple[str, ...] = setting(
+        (), "Offload this one. [default: by label]", metavar="LOCAL[=REMOTE]", flag="namespace"
+    )
+    allow_host: bool = setting(False, "Offload pods that want the host: hostNetwork, hostPath, privileged.")
+    remote_node_selector: tuple[str, ...] = setting((), "Only such remote nodes.", metavar="KEY=VALUE")
+    remote_tolerations: tuple[str, ...] = setting(
+        (), "For remote taints.", metavar="KEY[=VALUE][:EFFECT]", flag="remote-toleration"
+    )
+    remote_affinity: Path | None = setting(None, "YAML of an affinity that every remote pod gets.", metavar="FILE")
+    remote_labels: tuple[str, ...] = setting((), "On every remote pod.", metavar="KEY=VALUE", flag="remote-label")
+    remote_runtime_class: str | None = setting(None, "Of every remote pod.", metavar="NAME")
+    remote_priority_class: str | None = setting(None, "Of every remote pod.", metavar="NAME")
+    pod_cidr_map: tuple[str, ...] = setting((), "Pod addresses that are others locally.", metavar="FROM=TO")
+    events: EventMode = setting(EventMode.WARNINGS, "Events of the remote that are told on local pods.")
+
+    # the kubelet API
+    role: Role = setting(Role.ALL, "Which parts run in this process.")
+    kubelet_address: str = setting("0.0.0.0:10250", "Where the kubelet API listens.", metavar="HOST:PORT")
+    serving_certificate: ServingCertificate = setting(ServingCertificate.CSR, "Where its certificate comes from.")
+    tls_cert_file: Path | None = setting(None, "Its certificate, with --serving-certificate files.", metavar="FILE")
+    tls_key_file: Path | None = setting(None, "Its key.", metavar="FILE")
+    client_ca_file: Path | None = setting(
+        None, "Who signs its clients' certificates. [default: the local cluster's client CA]", metavar="FILE"
+    )
+    max_streams: int = setting(1000, "exec, attach, port-forward and followed logs at once.", metavar="N")
+    max_streams_per_user: int = setting(1000, "The same for each user.", metavar="N")
+    stream_idle: float = setting(4 * 3600.0, "A stream without a byte ends after this.", metavar="SECONDS")
+    stream_grace: float = setting(30.0, "Time that running streams get at shutdown.", metavar="SECONDS")
+
+    # running
+    workers: int = setting(16, "Pods that are worked on at once.", metavar="N")
+    health_address: str = setting("127.0.0.1:10248", "/livez and /readyz.", metavar="HOST:PORT")
+    log_format: LogFormat = setting(LogFormat.TEXT, "How log lines are written.")
 
     def check(self) -> RunSettings:
         """Refuse what cannot work; returns itself."""
@@ -90,19 +171,46 @@ class RunSettings:
             raise SettingsError(f"node name {self.node_name!r}: names with {LOCK_PREFIX!r} are those of the locks")
         if not 0 < self.share <= 100:
             raise SettingsError(f"share {self.share}: a percentage from 1 to 100")
-        if self.workers < 1:
-            raise SettingsError(f"workers {self.workers}: at least 1")
-        if self.events not in ("warnings", "all", "none"):
-            raise SettingsError(f"events {self.events!r}: warnings, all or none")
-        if self.log_format not in ("text", "json"):
-            raise SettingsError(f"log format {self.log_format!r}: text or json")
-        for name in ("probe_interval", "probe_timeout", "probe_failures"):
+        sizes = [name for name in _SIZE_SOURCES if getattr(self, name)]
+        if len(sizes) > 1:
+            raise SettingsError(f"{' and '.join(map(_flag, sizes))}: one of them sizes the node, not several")
+        for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name.replace('_', ' ')} {getattr(self, name)}: more than 0")
-        for pair in (*self.node_labels, *self.remote_node_selector):
+        for pair in (*self.node_labels, *self.remote_node_selector, *self.remote_labels):
             if "=" not in pair:
                 raise SettingsError(f"{pair!r} is not KEY=VALUE")
+        for name in ("kubelet_address", "health_address"):
+            _check_address(name, getattr(self, name))
+        files = (self.tls_cert_file, self.tls_key_file)
+        if self.serving_certificate is ServingCertificate.FILES and None in files:
+            raise SettingsError("--serving-certificate files: give --tls-cert-file and --tls-key-file")
+        if self.serving_certificate is not ServingCertificate.FILES and any(files):
+            raise SettingsError("--tls-cert-file and --tls-key-file go with --serving-certificate files")
         return self
+
+
+_SIZE_SOURCES = ("capacity", "capacity_quota", "capacity_command", "capacity_url")
+_POSITIVE = (
+    "capacity_interval",
+    "probe_interval",
+    "probe_timeout",
+    "probe_failures",
+    "max_streams",
+    "max_streams_per_user",
+    "stream_idle",
+    "workers",
+)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _check_address(name: str, value: str) -> None:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"{name.replace('_', ' ')} {value!r}: HOST:PORT is needed, such as 127.0.0.1:10250")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +222,10 @@ class _Source:
 def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> RunSettings:
     """Put the settings together; a flag that is None or an empty tuple was not given."""
     given = {name: value for name, value in flags.items() if value is not None and value != ()}
-    known = {item.name: item for item in fields(RunSettings)}
+    types = setting_types()
     variables = {
         name: environment[ENVIRONMENT_PREFIX + name.upper()]
-        for name in known
+        for name in types
         if ENVIRONMENT_PREFIX + name.upper() in environment
     }
     merged: dict[str, Any] = {}
@@ -127,15 +235,37 @@ def load(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | 
         _Source("flag", given),
     ):
         for name, value in source.values.items():
-            if name not in known:
+            if name not in types:
                 raise SettingsError(
-                    f"{source.name}: there is no setting {name!r}; there are: {', '.join(sorted(known))}"
+                    f"{source.name}: there is no setting {name!r}; there are: {', '.join(sorted(types))}"
                 )
-            merged[name] = _convert(name, value, source.name)
+            merged[name] = _convert(name, types[name], value, source.name)
     return RunSettings(**merged).check()
 
 
+def setting_types() -> dict[str, Any]:
+    """Every setting and its type, None left out of it: ``str | None`` is ``str``."""
+    return {name: _not_none(hint) for name, hint in typing.get_type_hints(RunSettings).items()}
+
+
+def declarations() -> tuple[Field[Any], ...]:
+    """Every setting as it is declared, in the order in which people are told of them."""
+    return fields(RunSettings)
+
+
+def default_of(declared: Field[Any]) -> Any:
+    """What a setting is when nobody says."""
+    return None if declared.default is MISSING else declared.default
+
+
+def _not_none(hint: Any) -> Any:
+    choices = [choice for choice in typing.get_args(hint) if choice is not NoneType]
+    return choices[0] if typing.get_origin(hint) is not tuple and len(choices) == 1 else hint
+
+
 def _read(file: Path) -> dict[str, Any]:
+    import yaml  # only here: a command line that lags is not used
+
     try:
         content = yaml.safe_load(file.read_text())
     except OSError as error:
@@ -149,33 +279,24 @@ def _read(file: Path) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in content.items()}
 
 
-_INTEGERS = frozenset({"share", "probe_failures", "workers"})
-_NUMBERS = frozenset({"probe_interval", "probe_timeout"})
-_LISTS = frozenset({"namespaces", "node_labels", "remote_node_selector", "remote_tolerations"})
-_PATHS = frozenset({"kubeconfig", "remote_kubeconfig"})
-_CHOICES: Mapping[str, type[StrEnum]] = {"on_unreachable": OnUnreachable, "on_shutdown": OnShutdown}
-
-
-def _convert(name: str, value: Any, source: str) -> Any:
+def _convert(name: str, kind: Any, value: Any, source: str) -> Any:
     """The value in the setting's type, from whatever the source could say."""
     try:
-        if name in _INTEGERS:
-            return int(value)
-        if name in _NUMBERS:
-            return float(value)
-        if name in _LISTS:
+        if typing.get_origin(kind) is tuple:
             return (
                 tuple(part for part in value.split(",") if part) if isinstance(value, str) else tuple(map(str, value))
             )
-        if name in _PATHS:
+        if value is None:
+            raise ValueError(name)
+        if kind is Path:
             return Path(value).expanduser()
-        if name in _CHOICES:
-            return _CHOICES[name](value)
-        if name == "allow_host":
+        if kind is bool:
             return _boolean(value)
-        return None if value is None else str(value)
+        if kind in (int, float) and isinstance(value, bool):
+            raise ValueError(value)
+        return kind(value)
     except (TypeError, ValueError) as error:
-        choices = f" (one of {', '.join(_CHOICES[name])})" if name in _CHOICES else ""
+        choices = f" (one of {', '.join(kind)})" if isinstance(kind, type) and issubclass(kind, StrEnum) else ""
         raise SettingsError(f"{source}: {name.replace('_', '-')} {value!r} is not valid{choices}") from error
 
 

@@ -139,6 +139,10 @@ class Informer:
         """The objects for which the indexer of this name gave this value."""
         return self._store.by_index(name, value)
 
+    def listen(self, on_change: OnChange) -> None:
+        """Tell this one of changes; it is called in the middle of reading the watch and must be quick."""
+        self._on_change = on_change
+
     # ------------------------------------------------------------------ following the server
 
     async def run(self) -> None:

@@ -52,10 +52,14 @@ class Sizes:
 class Claims:
     """What the pods of others take from the remote nodes, kept instead of the pods."""
 
-    def __init__(self, own_selector: Mapping[str, str], on_change: Callable[[], None]) -> None:
+    def __init__(self, own_selector: Mapping[str, str]) -> None:
         self._own_selector = own_selector
-        self._on_change = on_change
+        self._on_change: Callable[[], None] = _nobody
         self._claims: dict[str, Claim] = {}
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """Tell this one when the claims change."""
+        self._on_change = on_change
 
     def on_pod(self, _key: Key, old: Envelope | None, new: Envelope | None) -> None:
         envelope = new or old
@@ -253,6 +257,10 @@ class NodeController:
         else:
             self._sizing = resize(self._sizing, measured, time.monotonic(), in_use=in_use, damping=self._sizes.damping)
         return self._sizing.published
+
+
+def _nobody() -> None:
+    """Told of what nobody listens to."""
 
 
 def _settled(capacity: Capacity) -> Sizing:
