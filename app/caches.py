@@ -1,7 +1,6 @@
 """What Farlet knows of both clusters: one informer for each kind, as narrow as its selectors can make it.
 
-The worker decides on them, and the kubelet API finds pods in them. Only one thread changes a cache; others may read
-it at any time, since one look-up is one look into a dict.
+The worker decides on them, and the kubelet API, in a thread of its own, finds pods in them.
 """
 
 from __future__ import annotations

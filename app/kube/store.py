@@ -1,12 +1,13 @@
 """The objects of one kind that an informer knows, by key and by index. No I/O.
 
 Every change goes in as a whole and comes out as a list of single changes, so that whoever is told of one of them
-already finds all of them in the store.
+already finds all of them in the store. One thread changes it; others may read it, and never see half a change.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -32,34 +33,40 @@ class Store:
     def __init__(self, indexers: Mapping[str, Indexer] | None = None) -> None:
         self._objects: dict[Key, Envelope] = {}
         self._indexes = {name: _Index(indexer) for name, indexer in (indexers or {}).items()}
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def get(self, key: Key) -> Envelope | None:
-        return self._objects.get(key)
+        with self._lock:
+            return self._objects.get(key)
 
     def all(self) -> list[Envelope]:
         """All objects, as they are now."""
-        return list(self._objects.values())
+        with self._lock:
+            return list(self._objects.values())
 
     def by_index(self, name: str, value: str) -> list[Envelope]:
         """The objects that the indexer of this name found this value in."""
-        return [self._objects[key] for key in self._indexes[name].keys(value)]
+        with self._lock:
+            return [self._objects[key] for key in self._indexes[name].keys(value)]
 
     def put(self, new: Envelope) -> list[Change]:
         """Add an object or a new version of one; a version that is known already is no change."""
         old = self._objects.get(new.key)
         if old is None:
-            self._add(new)
+            with self._lock:
+                self._add(new)
             return [Change(new.key, None, new)]
         if old is new:
             return []
         same_object = old.metadata.uid == new.metadata.uid
         if same_object and old.resource_version == new.resource_version:
             return []
-        self._drop(old)
-        self._add(new)
+        with self._lock:
+            self._drop(old)
+            self._add(new)
         if same_object:
             return [Change(new.key, old, new)]
         return [Change(new.key, old, None), Change(new.key, None, new)]  # deleted, and made again under the same name
@@ -69,7 +76,8 @@ class Store:
         old = self._objects.get(key)
         if old is None:
             return []
-        self._drop(old)
+        with self._lock:
+            self._drop(old)
         return [Change(key, old, None)]
 
     def replace(self, objects: Mapping[Key, Envelope]) -> list[Change]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterable
 
 import pytest
@@ -143,3 +145,27 @@ def test_reported_changes_and_indexes_agree_with_the_objects(script: list[tuple[
             expected = {k for k, v in mirror.items() if v.metadata.labels["team"] == team}
             assert {envelope.key for envelope in store.by_index("team", team)} == expected
         assert len(store._indexes["team"]._keys) == len({v.metadata.labels["team"] for v in mirror.values()})
+
+
+def test_another_thread_never_sees_half_a_change() -> None:
+    store, versions, over = Store({"uid": lambda envelope: envelope.metadata.uid}), 5000, threading.Event()
+    store.put(make("a", 0))
+    seen: list[bool] = []
+
+    def read() -> None:
+        while not over.is_set():
+            seen.append(store.get(key("a")) is not None and len(store.by_index("uid", "u")) == 1)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for version in range(1, versions):
+            store.put(make("a", version))
+    finally:
+        over.set()
+        reader.join()
+        sys.setswitchinterval(interval)
+    assert seen
+    assert all(seen)
