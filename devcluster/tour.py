@@ -11,7 +11,9 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +132,7 @@ def _farlet(stage: Stage) -> None:
 
 
 def _deployment(stage: Stage) -> None:
-    script = "echo hello from $(hostname); exec sleep 1000000"
+    script = "echo hello from $(hostname); hostname > /tmp/index.html; exec httpd -f -p 8080 -h /tmp"
     pod = {"runtimeClassName": "farlet", "terminationGracePeriodSeconds": 1}
     container = {"name": "busybox", "image": stage.image, "command": ["sh", "-c", script]}
     metadata = {"name": "web", "labels": {"app": "web"}}
@@ -142,6 +144,43 @@ def _deployment(stage: Stage) -> None:
     _kubectl(stage, stage.local, "-n", NAMESPACE, "rollout", "status", "deployment/web", "--timeout=120s")
     _kubectl(stage, stage.local, "-n", NAMESPACE, "get", "pods", "-l", "app=web", "-o", "wide")
     _kubectl(stage, stage.remote, "-n", NAMESPACE, "get", "pods", "-l", "app=web", "-o", "wide")
+
+
+def _reach_in(stage: Stage) -> None:
+    """What people do with a pod: the local API server asks the virtual node, and that the remote cluster."""
+    names = _output(stage, stage.local, "-n", NAMESPACE, "get", "pods", "-l", "app=web", "-o", "name").split()
+    pod = names[0].removeprefix("pod/")
+    # until its certificate is signed, a node's pods cannot be reached into
+    _until(lambda: bool(_output(stage, stage.local, "-n", NAMESPACE, "logs", pod)), "kubectl logs works")
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "logs", pod)
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "exec", pod, "--", "sh", "-c", "hostname; exit 3", ends_with=3)
+    with tempfile.TemporaryDirectory(prefix="farlet-demo-") as folder:
+        note = Path(folder) / "note.txt"
+        note.write_text("written on this machine\n")
+        _kubectl(stage, stage.local, "-n", NAMESPACE, "cp", str(note), f"{pod}:/tmp/note.txt")
+    _kubectl(stage, stage.local, "-n", NAMESPACE, "exec", pod, "--", "cat", "/tmp/note.txt")
+    _forward(stage, pod)
+
+
+def _forward(stage: Stage, pod: str) -> None:
+    """Forward a port, fetch a page through it, and end."""
+    arguments = ["-n", NAMESPACE, "port-forward", f"pod/{pod}", ":8080"]
+    print(f"{_bold('$')} kubectl --kubeconfig {stage.local.variable} {shlex.join(arguments)} &", flush=True)
+    command = [str(stage.kubectl), f"--kubeconfig={stage.local.kubeconfig}", *arguments]
+    environment = {**os.environ, "KUBECACHEDIR": str(stage.cache)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as forward:
+        try:
+            assert forward.stdout is not None
+            line = forward.stdout.readline()  # Forwarding from 127.0.0.1:PORT -> 8080
+            print(line, end="", flush=True)
+            address = f"http://{line.split()[2]}/" if line.startswith("Forwarding from ") else None
+            if address is None:
+                raise DevclusterError(f"the tour ends here: kubectl {shlex.join(arguments)} failed")
+            print(f"{_bold('$')} curl {address}", flush=True)
+            with urllib.request.urlopen(address, timeout=30) as page:
+                print(page.read().decode(), end="", flush=True)
+        finally:
+            forward.terminate()
 
 
 def _return(stage: Stage) -> None:
@@ -179,16 +218,21 @@ STEPS = (
 FARLET_STEPS = (
     Step("Farlet shows the remote cluster as a node of the local one", _farlet),
     Step("A Deployment of three on that node runs in the remote cluster", _deployment),
+    Step("Its logs, a command in it, a file to it and a port of it, through that node", _reach_in),
     Step("A remote pod is deleted: it returns, and the local one stays", _return),
     Step("Others use the remote cluster: the node is resized, and back", _resize),
 )
 
 
 def _until_changed(probe: Callable[[], str], before: str) -> None:
+    _until(lambda: probe() != before, f"{before.strip()!r} changes")
+
+
+def _until(probe: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + _COMMAND_TIMEOUT
-    while probe() == before:
+    while not probe():
         if time.monotonic() > deadline:
-            raise DevclusterError(f"the tour ends here: still {before.strip()!r} after {_COMMAND_TIMEOUT} s")
+            raise DevclusterError(f"the tour ends here: waited {_COMMAND_TIMEOUT} s until {what}")
         time.sleep(1)
 
 
@@ -200,11 +244,11 @@ def _output(stage: Stage, side: Side, *arguments: str) -> str:
     return result.stdout
 
 
-def _kubectl(stage: Stage, side: Side, *arguments: str, stdin: str | None = None) -> None:
+def _kubectl(stage: Stage, side: Side, *arguments: str, stdin: str | None = None, ends_with: int = 0) -> None:
     """Show a kubectl command and run it with its output on the screen."""
     given = f" <<'EOF'\n{stdin}EOF" if stdin else ""
     print(f"{_bold('$')} kubectl --kubeconfig {side.variable} {shlex.join(arguments)}{given}", flush=True)
-    if _run(stage, side, arguments, quiet=False, stdin=stdin) != 0:
+    if _run(stage, side, arguments, quiet=False, stdin=stdin) != ends_with:
         raise DevclusterError(f"the tour ends here: kubectl {shlex.join(arguments)} failed on the {side.name} cluster")
 
 
