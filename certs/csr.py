@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.kube.client import Client
-from app.kube.errors import ApiError, Conflict, KubeError, NotFound
+from app.kube.errors import Conflict, KubeError, NotFound
 from app.kube.objects import Object
 from app.kube.resources import CERTIFICATE_SIGNING_REQUESTS as REQUESTS
 from certs.errors import CertificateError
@@ -78,12 +78,11 @@ class SigningRequests:
                 return
         except KubeError as error:
             log.warning("certificate request %s could not be approved by Farlet itself: %s", name, error)
-        command = f"kubectl certificate approve {name}"
-        self.waiting = f"waits for approval: {command}"
+        self.waiting = _how_to_approve(name)
         log.warning(
-            "the certificate of node %s waits for approval: %s (Farlet may not do so itself; docs/certificates.md)",
+            "the certificate of node %s %s (Farlet may not do so itself; docs/certificates.md)",
             self._node,
-            command,
+            self.waiting,
         )
 
     async def _write_approval(self, name: str, request: Object) -> None:
@@ -113,20 +112,24 @@ class SigningRequests:
                 outcome = outcome_of(await self._client.get(REQUESTS.path(name=name)))
             except NotFound:
                 raise CertificateError(f"certificate request {name} is gone without an answer") from None
-            except ApiError as error:
-                if error.status in (401, 403):
-                    raise
-                log.info("certificate request %s: %s", name, error)
-                continue
-            except KubeError as error:  # the request is still there when the server is back
-                log.info("certificate request %s: %s", name, error)
+            except KubeError as error:  # the request is still there when the server is back, or gives us the right
+                problem = f"certificate request {name} cannot be looked at: {error}"
+                if self.waiting != problem:
+                    log.warning("%s", problem)
+                self.waiting = problem
                 continue
             if outcome.refusal is not None:
                 raise Denied(f"certificate request {name} {outcome.refusal}")
             if outcome.certificate is not None:
                 return outcome.certificate
-            if outcome.approved and self.waiting:
+            if outcome.approved:
                 self.waiting = f"certificate request {name} is approved and not signed yet"
+            else:
+                self.waiting = _how_to_approve(name)
+
+
+def _how_to_approve(name: str) -> str:
+    return f"waits for approval: kubectl certificate approve {name}"
 
 
 def request_object(node: str, request: bytes, life: int | None = None) -> Object:

@@ -9,6 +9,7 @@ look at ourselves from outside: connect to the node's address and see whether th
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import ssl
 from dataclasses import dataclass
@@ -95,7 +96,8 @@ async def _from_outside(client: Client, node: str, address: str, port: int, time
             f"is not one of the cluster's CA for it: {error.verify_message} ({advice_on(error.verify_message)})",
         )
     except OSError as error:  # a TimeoutError is one
-        text = error.strerror or str(error) or "timeout"
+        # asyncio's own words for a refused connection hold the address and not the reason
+        text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or "timeout"
         return Result(False, f"kubectl logs and exec do not work: {where}: {text} ({advice_on(text)})")
     writer.transport.abort()
     return Result(
