@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import socket
+import logging
+import os
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from app import __version__, names
 from app.kube.client import Client
 from app.kube.errors import ApiError
 from app.kube.resources import NAMESPACES
 from app.settings import RunSettings
+from certs.address import node_address
+from certs.errors import CertificateError
+
+log = logging.getLogger(__name__)
 
 
 class StartError(Exception):
@@ -28,7 +32,7 @@ class Facts:
     local_id: str
     remote_id: str
     address: str
-    """This machine's address towards the local API server."""
+    """Where the local API server finds the node."""
 
 
 async def discover(local: Client, remote: Client, settings: RunSettings) -> Facts:
@@ -38,16 +42,13 @@ async def discover(local: Client, remote: Client, settings: RunSettings) -> Fact
     remote_id = await cluster_id(remote)
     if local_id == remote_id:
         raise StartError("both kubeconfigs lead to the same cluster: a cluster cannot be a node of itself")
-    address = await asyncio.to_thread(_source_address, (await local.access()).server)
-    return Facts(local_version["gitVersion"], remote_version["gitVersion"], local_id, remote_id, address)
-
-
-def _source_address(server: str) -> str:
-    """The address that this machine has towards a server; nothing is sent."""
-    url = urlsplit(server)
-    with socket.socket(socket.AF_INET6 if ":" in (url.hostname or "") else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((url.hostname, url.port or 443))
-        return str(probe.getsockname()[0])
+    try:
+        found = await node_address(settings.node_address, os.environ, local)
+    except CertificateError as error:
+        raise StartError(str(error)) from error
+    if found.warning:
+        log.warning("node address %s (%s): %s", found.address, found.source, found.warning)
+    return Facts(local_version["gitVersion"], remote_version["gitVersion"], local_id, remote_id, found.address)
 
 
 async def cluster_id(client: Client) -> str:

@@ -15,15 +15,14 @@ import logging
 import os
 import re
 import ssl
-import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
 from app.kube.config import Connection, ExecPlugin
 from app.kube.errors import ConfigError
+from app.kube.tls import UnusableCertificate, load_certificate
 
 log = logging.getLogger(__name__)
 
@@ -212,37 +211,11 @@ def _tls_context(connection: Connection, certificate: bytes | None) -> ssl.SSLCo
                 f"the certificate-authority of {connection.source} cannot be used: {error.reason or 'not certificates'}"
             ) from None
     if certificate is not None:
-        _load_certificate(context, certificate, connection.source)
-    return context
-
-
-def _load_certificate(context: ssl.SSLContext, certificate: bytes, source: str) -> None:
-    def no_password() -> str:  # the default would ask for one at the terminal
-        raise ConfigError(f"the client-key of {source} is encrypted; give one without a password")
-
-    with _file_in_memory(certificate) as path:
         try:
-            context.load_cert_chain(path, password=no_password)
-        except ssl.SSLError as error:
-            raise ConfigError(
-                f"the client certificate of {source} cannot be used: {error.reason or 'not a certificate and its key'}"
-            ) from None
-
-
-@contextlib.contextmanager
-def _file_in_memory(content: bytes) -> Iterator[str]:
-    """The ssl module reads certificates from files only; this one is in memory where the system can have such."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            yield f"/proc/self/fd/{descriptor}"
-    else:
-        with tempfile.NamedTemporaryFile() as file:  # only the owner may read it
-            file.write(content)
-            file.flush()
-            yield file.name
+            load_certificate(context, certificate)
+        except UnusableCertificate as error:
+            raise ConfigError(f"the client certificate of {connection.source} cannot be used: {error}") from None
+    return context
 
 
 # ---------------------------------------------------------------------- exec plugins

@@ -69,6 +69,9 @@ SERVICE_ACCOUNTS: Final = Resource("v1", "ServiceAccount", "serviceaccounts")
 DAEMON_SETS: Final = Resource("apps/v1", "DaemonSet", "daemonsets")
 REPLICA_SETS: Final = Resource("apps/v1", "ReplicaSet", "replicasets")
 JOBS: Final = Resource("batch/v1", "Job", "jobs")
+CERTIFICATE_SIGNING_REQUESTS: Final = Resource(
+    "certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", namespaced=False
+)
 LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
 RUNTIME_CLASSES: Final = Resource("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", namespaced=False)
 SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(

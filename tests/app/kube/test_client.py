@@ -39,6 +39,7 @@ from app.kube.errors import (
 )
 from app.kube.objects import Object
 from app.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
+from app.kube.tls import file_in_memory
 from devcluster import faults, pki
 from devcluster.cluster import Cluster
 from devcluster.layout import API_PORT
@@ -141,7 +142,7 @@ async def gateway(cluster: Cluster, inject: Injection, prefix: str = "") -> Asyn
     authority = pki.Pair.read(cluster.layout.pki, "ca")
     serving = pki.server(authority, "gateway", ["127.0.0.1"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with credentials_module._file_in_memory(serving.certificate + serving.key) as path:
+    with file_in_memory(serving.certificate + serving.key) as path:
         context.load_cert_chain(path)
     trust = ssl.create_default_context(cadata=authority.certificate.decode())
     async with aiohttp.ClientSession(auto_decompress=False) as session:
