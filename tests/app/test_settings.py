@@ -21,7 +21,7 @@ def test_the_order_of_sources(tmp_path: Path) -> None:
 
 def test_what_is_not_given_has_its_default() -> None:
     settings = load({**REMOTE, "share": None, "namespaces": ()}, {}, None)
-    assert (settings.share, settings.node_name, settings.on_unreachable) == (90, "farlet", None)
+    assert (settings.share, settings.node_name, settings.on_unreachable) == (None, "farlet", None)
 
 
 def test_lists_and_switches_from_the_environment() -> None:
