@@ -110,12 +110,13 @@ def format_nano(value: int, resource: str) -> str:
 
 
 def readable(text: str, resource: str) -> str:
-    """A quantity for people: bytes in the largest unit that leaves three digits, everything else as it is."""
+    """A quantity for people: bytes in a unit that leaves few digits, everything else as it is."""
     value = nano(text) // NANO
     if not is_bytes(resource) or value < 1024:
         return text
     power = max(power for power in _BINARY_SUFFIX if value >= 1 << power)
-    return f"{value / (1 << power):.3g}{_BINARY_SUFFIX[power]}"
+    scaled = value / (1 << power)
+    return f"{scaled:.0f}{_BINARY_SUFFIX[power]}" if scaled >= 100 else f"{scaled:.3g}{_BINARY_SUFFIX[power]}"
 
 
 def _unprefixed(resource: str) -> str:
