@@ -6,17 +6,29 @@ import asyncio
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app import __version__, names
+from app import __version__, names, quantity, rights
+from app.kube.access import may
 from app.kube.client import Client
-from app.kube.errors import ApiError
-from app.kube.resources import NAMESPACES
-from app.settings import RunSettings
+from app.kube.errors import ApiError, Forbidden, NotFound
+from app.kube.objects import decode_list
+from app.kube.resources import NAMESPACES, NODES
+from app.node.capacity import Capacity
+from app.node.placement import is_virtual
+from app.rights import Right
+from app.settings import OnUnreachable, RunSettings
 from certs.address import node_address
 from certs.errors import CertificateError
 
 log = logging.getLogger(__name__)
+
+_GRANT_LAG = 2.0
+"""Seconds after which a right that was just granted is known to the API server."""
+_PAGE = 500
+_SHOWN = 8
+"""Resources that are shown of the node's size."""
 
 
 class StartError(Exception):
@@ -33,22 +45,91 @@ class Facts:
     remote_id: str
     address: str
     """Where the local API server finds the node."""
+    on_unreachable: OnUnreachable = OnUnreachable.NOT_READY
+    """What becomes of the node while the remote cluster cannot be reached."""
+    provider_node: str | None = None
+    """A local node with a cloud's providerID, if that is why."""
+    losses: tuple[str, ...] = ()
+    """What does not work, since rights are missing."""
 
 
 async def discover(local: Client, remote: Client, settings: RunSettings) -> Facts:
     """Who the two clusters are; refuses what cannot work."""
     local_version, remote_version = await asyncio.gather(local.server_version(), remote.server_version())
+    losses = await _check_rights(local, rights.local(settings), rights.LOCAL_MANIFEST)
+    losses += await _check_rights(remote, rights.remote(settings), rights.REMOTE_MANIFEST)
     local_id = settings.cluster_id or await cluster_id(local)
     remote_id = await cluster_id(remote)
     if local_id == remote_id:
         raise StartError("both kubeconfigs lead to the same cluster: a cluster cannot be a node of itself")
+    address = await _address(local, settings)
+    provider_node = await _provider_node(local) if settings.on_unreachable is None else None
+    return Facts(
+        local_version["gitVersion"],
+        remote_version["gitVersion"],
+        local_id,
+        remote_id,
+        address,
+        on_unreachable=settings.on_unreachable or (OnUnreachable.KEEP if provider_node else OnUnreachable.NOT_READY),
+        provider_node=provider_node,
+        losses=tuple(losses),
+    )
+
+
+async def _check_rights(client: Client, needed: Sequence[Right], manifest: str) -> list[str]:
+    """What does not work for want of rights; refuses to start where nothing does."""
+    missing = await missing_rights(client, needed)
+    if rights.refusal(client.name, missing, manifest):
+        await asyncio.sleep(_GRANT_LAG)
+        missing = await missing_rights(client, missing)
+    if problem := rights.refusal(client.name, missing, manifest):
+        raise StartError(problem)
+    return rights.losses(client.name, missing)
+
+
+async def missing_rights(client: Client, needed: Sequence[Right]) -> list[Right]:
+    """Those of the rights that the API server says we do not have; none if it does not answer such questions."""
+    try:
+        granted = await asyncio.gather(*(_granted(client, right) for right in needed))
+    except (Forbidden, NotFound) as error:
+        log.info("the %s cluster does not say which rights we have: %s", client.name, error)
+        return []
+    return [right for right, yes in zip(needed, granted, strict=True) if not yes]
+
+
+async def _granted(client: Client, right: Right) -> bool:
+    return await may(
+        client,
+        right.verb,
+        right.resource,
+        group=right.group,
+        subresource=right.subresource,
+        namespace=right.namespace or "",
+    )
+
+
+async def _provider_node(client: Client) -> str | None:
+    """A node that a cloud knows: there, a controller may delete nodes that it does not know once they are NotReady."""
+    params = {"limit": str(_PAGE)}
+    while True:
+        page = decode_list(await client.request("GET", NODES.path(), params=params))
+        for node in (envelope.object() for envelope in page.items):
+            labels = node["metadata"].get("labels") or {}
+            if (node.get("spec") or {}).get("providerID") and not is_virtual(labels):
+                return str(node["metadata"]["name"])
+        if not page.continue_token:
+            return None
+        params["continue"] = page.continue_token
+
+
+async def _address(local: Client, settings: RunSettings) -> str:
     try:
         found = await node_address(settings.node_address, os.environ, local)
     except CertificateError as error:
         raise StartError(str(error)) from error
     if found.warning:
         log.warning("node address %s (%s): %s", found.address, found.source, found.warning)
-    return Facts(local_version["gitVersion"], remote_version["gitVersion"], local_id, remote_id, found.address)
+    return found.address
 
 
 async def cluster_id(client: Client) -> str:
@@ -61,19 +142,56 @@ async def cluster_id(client: Client) -> str:
 
 
 def describe(settings: RunSettings, facts: Facts) -> str:
-    """What a person wants to know at start, in a few lines."""
-    node = settings.node_name
+    """Who the two clusters are: what is known at once."""
+    lines = [
+        f"farlet {__version__}: node {settings.node_name} = remote cluster {facts.remote_id}",
+        f"  local {facts.local_version} (id {facts.local_id}), remote {facts.remote_version}",
+        *(f"  {loss}" for loss in facts.losses),
+    ]
+    return "\n".join(lines)
+
+
+def describe_node(settings: RunSettings, facts: Facts, capacity: Capacity, source: str) -> str:
+    """What the node is, and how to use it: what is known when the remote cluster has been looked at."""
     where = (
         f"namespaces {', '.join(settings.namespaces)}"
         if settings.namespaces
         else f"every namespace with the label {names.LABEL_ENABLED}=true"
     )
-    return "\n".join(
-        [
-            f"farlet {__version__}: node {node} = remote cluster {facts.remote_id}",
-            f"  local {facts.local_version} (id {facts.local_id}), remote {facts.remote_version}",
-            f"  offloads from {where}",
-            f"  send a pod there: runtimeClassName: {names.RUNTIME_CLASS}, or nodeName: {node}, or tolerate "
-            f"{names.TAINT_KEY} and select type={names.TYPE_VIRTUAL_KUBELET}",
-        ]
-    )
+    lines = [
+        f"  offers {_offer(capacity)} ({source})",
+        f"  offloads from {where}",
+        f"  if the remote is unreachable: {_unreachable(settings, facts)}",
+        f"  send a pod there: {_ways(settings)}",
+    ]
+    if absent := [resource for resource in ("cpu", "memory") if resource not in capacity]:
+        lines.insert(1, f"  offers no {' and no '.join(absent)}: pods that ask for it are not scheduled there")
+    return "\n".join(lines)
+
+
+def _offer(capacity: Capacity) -> str:
+    """The size in few words: CPU, memory and pods first."""
+    first = ("cpu", "memory", "pods")
+    order = [r for r in first if r in capacity] + sorted(r for r in capacity if r not in first)
+    shown = [f"{resource} {quantity.readable(capacity[resource], resource)}" for resource in order[:_SHOWN]]
+    rest = len(order) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _unreachable(settings: RunSettings, facts: Facts) -> str:
+    what = "the node stays Ready" if facts.on_unreachable is OnUnreachable.KEEP else "the node becomes NotReady"
+    if settings.on_unreachable is not None:
+        return what
+    who = f"local node {facts.provider_node}" if facts.provider_node else "no local node"
+    return f"{what} ({who} has a providerID; --on-unreachable says otherwise)"
+
+
+def _ways(settings: RunSettings) -> str:
+    node, taint = settings.node_name, settings.taint()
+    select = f"select type={names.TYPE_VIRTUAL_KUBELET}"
+    if taint is None:
+        return f"runtimeClassName: {names.RUNTIME_CLASS}, or nodeName: {node}, or {select} (the node has no taint)"
+    tolerate = f"nodeName: {node}, or tolerate {taint.key} and {select}"
+    if taint.key == names.TAINT_KEY:
+        return f"runtimeClassName: {names.RUNTIME_CLASS}, or {tolerate}"
+    return f"{tolerate} (runtimeClassName: {names.RUNTIME_CLASS} too, once its toleration names {taint.key})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from app import names
 from app.facts import Facts
 from app.kube.objects import Object
 from app.node.object import NodeOptions
@@ -36,11 +37,12 @@ def placement(settings: RunSettings) -> Placement:
 
 def forge_options(settings: RunSettings, facts: Facts) -> ForgeOptions:
     """What is the same for all pods of the node."""
-    where = placement(settings)
+    where, taint = placement(settings), settings.taint()
     return ForgeOptions(
         origin=facts.local_id,
         node=settings.node_name,
         remote_minor=int(facts.remote_version.split(".")[1]),
+        taint_key=taint.key if taint else names.TAINT_KEY,
         node_selector=where.node_selector,
         tolerations=where.tolerations,
         runtime_class=settings.remote_runtime_class,
@@ -51,6 +53,7 @@ def forge_options(settings: RunSettings, facts: Facts) -> ForgeOptions:
 
 def node_options(settings: RunSettings, facts: Facts) -> NodeOptions:
     """What is decided of the node before anything is known of the remote nodes."""
+    taint = settings.taint()
     return NodeOptions(
         name=settings.node_name,
         remote_cluster_id=facts.remote_id,
@@ -58,4 +61,6 @@ def node_options(settings: RunSettings, facts: Facts) -> NodeOptions:
         remote_version=facts.remote_version,
         addresses=(settings.node_address or facts.address,),
         labels=_pairs(settings.node_labels),
+        taint_key=taint.key if taint else names.TAINT_KEY,
+        taint_effect=taint.effect if taint else None,
     )

@@ -109,6 +109,16 @@ def format_nano(value: int, resource: str) -> str:
     return _bytes(value // NANO) if is_bytes(resource) else _decimal(value)
 
 
+def readable(text: str, resource: str) -> str:
+    """A quantity for people: bytes in a unit that leaves few digits, everything else as it is."""
+    value = nano(text) // NANO
+    if not is_bytes(resource) or value < 1024:
+        return text
+    power = max(power for power in _BINARY_SUFFIX if value >= 1 << power)
+    scaled = value / (1 << power)
+    return f"{scaled:.0f}{_BINARY_SUFFIX[power]}" if scaled >= 100 else f"{scaled:.3g}{_BINARY_SUFFIX[power]}"
+
+
 def _unprefixed(resource: str) -> str:
     """Quotas say ``requests.cpu`` and ``limits.memory`` for what nodes and pods call ``cpu`` and ``memory``."""
     return resource.removeprefix("requests.").removeprefix("limits.")

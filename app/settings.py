@@ -8,15 +8,17 @@ touched, and nothing further in has to ask where a value came from.
 from __future__ import annotations
 
 import re
+import shlex
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from urllib.parse import urlsplit
 
-from app.names import LOCK_PREFIX
+from app.names import LOCK_PREFIX, TAINT_KEY
 
 ENVIRONMENT_PREFIX = "FARLET_"
 _MAX_NODE_NAME = 63
@@ -80,6 +82,16 @@ class ServingCertificate(StrEnum):
     SELF_SIGNED = "self-signed"
 
 
+TaintEffect: TypeAlias = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+
+
+class Taint(NamedTuple):
+    """What keeps other pods off the node; its value is the remote cluster's id."""
+
+    key: str
+    effect: TaintEffect
+
+
 def setting(default: Any, text: str, *, metavar: str | None = None, flag: str | None = None) -> Any:
     """A setting, with its help text; a repeatable one is a tuple, and its flag is in the singular."""
     return field(default=default, metadata={"help": text, "metavar": metavar, "flag": flag})
@@ -105,9 +117,11 @@ class RunSettings:
     )
     node_labels: tuple[str, ...] = setting((), "On the node.", metavar="KEY=VALUE", flag="node-label")
     node_taint: str = setting(
-        "farlet.dev/virtual-node:NoSchedule", "What keeps other pods off the node.", metavar="KEY:EFFECT|none"
+        f"{TAINT_KEY}:NoSchedule", "What keeps other pods off the node.", metavar="KEY:EFFECT|none"
     )
-    share: int = setting(90, "Share of what the remote has left that the node offers.", metavar="PERCENT")
+    share: int | None = setting(
+        None, "Share of what the remote has left that the node offers. [default: 90, of a quota 100]", metavar="PERCENT"
+    )
     rounding: Rounding = setting(Rounding.DOWN, "What 90 % of 1 GPU is.")
     capacity: str | None = setting(None, "Fixed size. [default: from the remote nodes]", metavar="CPU=N,...")
     capacity_quota: str | None = setting(
@@ -118,6 +132,7 @@ class RunSettings:
     )
     capacity_url: str | None = setting(None, "Sized by what is found there, in the same form.", metavar="URL")
     capacity_interval: float = setting(30.0, "How often the command or URL is asked.", metavar="SECONDS")
+    capacity_settle: float = setting(30.0, "How long growth must last before the node grows.", metavar="SECONDS")
     on_unreachable: OnUnreachable | None = setting(
         None, "While the remote is gone. [default: keep where local nodes have a cloud's providerID, else not-ready]"
     )
@@ -169,11 +184,8 @@ class RunSettings:
             raise SettingsError(f"node name {self.node_name!r}: 1 to 63 lower-case letters, digits, '-' and '.'")
         if self.node_name.startswith(LOCK_PREFIX):
             raise SettingsError(f"node name {self.node_name!r}: names with {LOCK_PREFIX!r} are those of the locks")
-        if not 0 < self.share <= 100:
-            raise SettingsError(f"share {self.share}: a percentage from 1 to 100")
-        sizes = [name for name in _SIZE_SOURCES if getattr(self, name)]
-        if len(sizes) > 1:
-            raise SettingsError(f"{' and '.join(map(_flag, sizes))}: one of them sizes the node, not several")
+        self.taint()
+        self._check_sizes()
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise SettingsError(f"{name.replace('_', ' ')} {getattr(self, name)}: more than 0")
@@ -189,7 +201,40 @@ class RunSettings:
             raise SettingsError("--tls-cert-file and --tls-key-file go with --serving-certificate files")
         return self
 
+    def taint(self) -> Taint | None:
+        """The taint of the node; None: it has none."""
+        if self.node_taint == "none":
+            return None
+        key, _, effect = self.node_taint.rpartition(":")
+        if not _TAINT_KEY.fullmatch(key) or effect not in typing.get_args(TaintEffect):
+            effects = ", ".join(typing.get_args(TaintEffect))
+            raise SettingsError(
+                f"node taint {self.node_taint!r}: KEY:EFFECT is needed, such as {TAINT_KEY}:NoSchedule "
+                f"(effects: {effects}), or none"
+            )
+        return Taint(key, cast(TaintEffect, effect))
 
+    def _check_sizes(self) -> None:
+        sources = [name for name in _SIZE_SOURCES if getattr(self, name) is not None]
+        if len(sources) > 1:
+            raise SettingsError(f"{' and '.join(map(_flag, sources))}: one of them sizes the node, not several")
+        if self.share is not None:
+            if not 0 < self.share <= 100:
+                raise SettingsError(f"share {self.share}: a percentage from 1 to 100")
+            if sources and sources != ["capacity_quota"]:
+                raise SettingsError(f"--share is for what is measured: leave it out with {_flag(sources[0])}")
+        if self.capacity_settle < 0:
+            raise SettingsError(f"capacity settle {self.capacity_settle}: 0 or more")
+        if self.capacity_quota is not None and not _QUOTA.fullmatch(self.capacity_quota):
+            raise SettingsError(f"capacity quota {self.capacity_quota!r}: NAMESPACE or NAMESPACE/NAME is needed")
+        if self.capacity_command is not None:
+            _check_command(self.capacity_command)
+        if self.capacity_url is not None:
+            _check_url(self.capacity_url)
+
+
+_TAINT_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_QUOTA = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?")
 _SIZE_SOURCES = ("capacity", "capacity_quota", "capacity_command", "capacity_url")
 _POSITIVE = (
     "capacity_interval",
@@ -205,6 +250,26 @@ _POSITIVE = (
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _check_command(command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise SettingsError(f"capacity command {command!r}: {error}") from error
+    if not words or not words[0]:
+        raise SettingsError("capacity command: it is empty")
+
+
+def _check_url(url: str) -> None:
+    """The URL itself is not shown: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise SettingsError("capacity url: http://HOST/PATH or https://HOST/PATH is needed")
 
 
 def _check_address(name: str, value: str) -> None:

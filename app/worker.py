@@ -15,7 +15,7 @@ import time
 
 from app import names, options
 from app.caches import Caches, all_synced, waiting_for
-from app.facts import Facts, StartError, describe, discover
+from app.facts import Facts, StartError, describe, describe_node, discover
 from app.health import HealthServer
 from app.kube import config
 from app.kube.client import Client
@@ -23,13 +23,14 @@ from app.kube.election import LeaderLock
 from app.kube.errors import KubeError
 from app.kube.events import EventRecorder
 from app.kube.informer import Informer
-from app.kube.resources import NODES, PODS
 from app.namespaces.controller import NamespaceController
 from app.namespaces.mapping import NamespaceMap, parse
-from app.node import stated
-from app.node.controller import Claims, NodeController, Sizes
+from app.node.capacity import CapacityError
+from app.node.controller import NodeController
+from app.node.damping import Damping
 from app.node.object import NodeError
 from app.node.reachability import Prober, Reach
+from app.node.sources import Source, source
 from app.pods.controller import PodController
 from app.pods.remote_events import RemoteEvents
 from app.settings import OnShutdown, OnUnreachable, RunSettings
@@ -57,7 +58,7 @@ class Worker:
             facts = await discover(local, remote, settings)
             try:
                 await self._compose(local, remote, facts)
-            except* (KubeError, StartError, NodeError) as errors:
+            except* (KubeError, StartError, NodeError, CapacityError) as errors:
                 raise StartError(str(_first(errors))) from None
 
     async def _compose(self, local: Client, remote: Client, facts: Facts) -> None:
@@ -66,28 +67,9 @@ class Worker:
         # no write of ours leaves once the lock is lost, on whichever side
         fenced_local, fenced_remote = local.fenced(lock.check), remote.fenced(lock.check)
         caches = Caches(local, remote, facts, node)
-        placement = options.placement(settings)
-        fixed = stated.parse_flag(settings.capacity) if settings.capacity else None
-        claims = remote_nodes = None
-        self._informers = caches.all()
-        if fixed is None:
-            claims = Claims({names.LABEL_ORIGIN: facts.local_id, names.LABEL_NODE: node})
-            remote_nodes = Informer(remote, NODES)
-            # everything but our own pods, which are many and known already
-            others = [
-                Informer(
-                    remote,
-                    PODS,
-                    label_selector=selector,
-                    field_selector="status.phase!=Succeeded,status.phase!=Failed",
-                    on_change=claims.on_pod,
-                )
-                for selector in (
-                    f"{names.LABEL_ORIGIN}!={facts.local_id}",
-                    f"{names.LABEL_ORIGIN}={facts.local_id},{names.LABEL_NODE}!={node}",
-                )
-            ]
-            self._informers += [remote_nodes, *others]
+        own = {names.LABEL_ORIGIN: facts.local_id, names.LABEL_NODE: node}
+        sizes = source(settings, remote, own, options.placement(settings))
+        self._informers = [*caches.all(), *sizes.informers()]
 
         async with EventRecorder(fenced_local, "farlet", instance=node) as recorder:
             pods = PodController(
@@ -107,12 +89,11 @@ class Worker:
             nodes = NodeController(
                 fenced_local,
                 options.node_options(settings, facts),
-                Sizes(fixed=fixed, share=settings.share, placement=placement),
+                sizes,
+                damping=Damping(settle_seconds=settings.capacity_settle),
                 own_node=caches.own_node,
                 local_pods=caches.local_pods,
-                remote_nodes=remote_nodes,
-                claims=claims,
-                on_unreachable=settings.on_unreachable or OnUnreachable.NOT_READY,
+                on_unreachable=facts.on_unreachable,
                 may_write=lock.held,
             )
             events = RemoteEvents(
@@ -129,15 +110,14 @@ class Worker:
             caches.own_node.listen(nodes.on_change)
             for informer in (caches.remote_pods, caches.replica_sets, caches.jobs):
                 informer.listen(pods.on_remote_object)
-            if claims is not None and remote_nodes is not None:
-                claims.listen(nodes.wake)
-                remote_nodes.listen(nodes.on_change)
-            await self._serve(lock, nodes, pods, events, remote, facts)
+            sizes.listen(nodes.wake)
+            await self._serve(lock, nodes, sizes, pods, events, remote, facts)
 
     async def _serve(
         self,
         lock: LeaderLock,
         nodes: NodeController,
+        sizes: Source,
         pods: PodController,
         events: RemoteEvents,
         remote: Client,
@@ -153,7 +133,7 @@ class Worker:
 
         def on_reach(reach: Reach) -> None:
             nodes.on_reach(reach)
-            if settings.on_unreachable in (None, OnUnreachable.NOT_READY):
+            if facts.on_unreachable is OnUnreachable.NOT_READY:
                 pods.on_reach(None if reach.reachable else reach)
 
         prober = Prober(
@@ -182,6 +162,10 @@ class Worker:
                 tasks = [group.create_task(self._turn())]
                 tasks += [group.create_task(informer.run()) for informer in self._informers]
                 await all_synced(self._informers)
+                await sizes.start()
+                tasks.append(group.create_task(sizes.run()))
+                offer = describe_node(settings, facts, sizes.measure().capacity, sizes.what)
+                print(offer, flush=True)  # noqa: T201
                 await lock.run(lead)
                 for task in tasks:
                     task.cancel()

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.kube.access import may
 from app.kube.client import Client
 from app.kube.errors import Conflict, KubeError, NotFound
 from app.kube.objects import Object
 from app.kube.resources import CERTIFICATE_SIGNING_REQUESTS as REQUESTS
 from certs.errors import CertificateError
 from certs.pair import Pair, new_key, pem_of, signing_request
-from certs.rights import may
 
 log = logging.getLogger(__name__)
 

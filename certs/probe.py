@@ -15,10 +15,10 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from app.kube.access import may
 from app.kube.client import Client
 from app.kube.errors import ApiError, KubeError, Unreachable
 from app.kube.resources import NODES
-from certs.rights import may
 
 TIMEOUT: Final = 40.0
 """Seconds for one attempt: the API server gives up on a silent address after 30."""

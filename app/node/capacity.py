@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from app import quantity
 from app.kube.objects import Object
-from app.node.claims import PODS, Amounts, Claim, add, amounts_of, claim, is_finished, is_own, pod_amounts
+from app.node.claims import PODS, Amounts, Claim, add, amounts_of, claim, is_finished, pod_amounts
 from app.node.placement import ANYWHERE, Placement, takes_pods
+from app.settings import Rounding
 
 Capacity: TypeAlias = dict[str, str]
 """Resource to canonical quantity."""
-
-Rounding: TypeAlias = Literal["down", "up", "nearest"]
-"""What becomes of a fraction of a thing that comes whole: of 90 % of 1 GPU."""
 
 UNSTATED_PODS: Final = "10k"
 """A node that states no number of pods takes none at all; who states only CPU and memory means no such limit."""
@@ -41,7 +39,7 @@ def shared(
     *,
     own_selector: Mapping[str, str],
     share_percent: int = 90,
-    rounding: Rounding = "down",
+    rounding: Rounding = Rounding.DOWN,
     placement: Placement = ANYWHERE,
 ) -> Capacity:
     """The share of what the remote nodes have left after the pods that are not ours."""
@@ -54,7 +52,7 @@ def shared_of_claims(
     claims: Iterable[Claim],
     *,
     share_percent: int = 90,
-    rounding: Rounding = "down",
+    rounding: Rounding = Rounding.DOWN,
     placement: Placement = ANYWHERE,
 ) -> Capacity:
     """As :func:`shared`, for who keeps the claims of pods instead of the pods.
@@ -79,7 +77,7 @@ def shared_of_claims(
     return _formatted(share(total, share_percent, rounding))
 
 
-def share(amounts: Amounts, percent: int, rounding: Rounding = "down") -> dict[str, int]:
+def share(amounts: Amounts, percent: int, rounding: Rounding = Rounding.DOWN) -> dict[str, int]:
     """A percentage of each amount, in whole units of it. Fractions of a millicore or a byte are always dropped."""
     if percent < 0:
         raise CapacityError(f"a share of {percent} % is not possible")
@@ -91,9 +89,9 @@ def share(amounts: Amounts, percent: int, rounding: Rounding = "down") -> dict[s
 
 
 def _share_of_one(dividend: int, divisor: int, rounding: Rounding, resource: str) -> int:
-    if rounding == "down" or not quantity.is_count(resource):
+    if rounding is Rounding.DOWN or not quantity.is_count(resource):
         return dividend // divisor
-    return -(-dividend // divisor) if rounding == "up" else (2 * dividend + divisor) // (2 * divisor)
+    return -(-dividend // divisor) if rounding is Rounding.UP else (2 * dividend + divisor) // (2 * divisor)
 
 
 def total_requests(pods: Iterable[Object]) -> Capacity:
@@ -116,15 +114,14 @@ def _formatted(amounts: Amounts) -> Capacity:
 
 def from_quota(
     quota: Object,
-    pods: Iterable[Object],
+    ours: Amounts,
     *,
-    own_selector: Mapping[str, str],
     share_percent: int = 100,
-    rounding: Rounding = "down",
+    rounding: Rounding = Rounding.DOWN,
 ) -> Capacity:
     """What a ResourceQuota leaves to us: its hard limits minus what others use of them.
 
-    ``pods`` are those of its namespace, of which ours are found. Requests never exceed limits, so a quota on limits
+    ``ours`` is what our pods use, as the sum of :func:`quota_use`. Requests never exceed limits, so a quota on limits
     bounds the requests too; the tightest bound counts. A quota with scopes is about some pods only and says nothing
     of a node; neither do entries that are no resource of a node (services, storage). Several quotas of a namespace
     all hold: :func:`least`.
@@ -133,13 +130,12 @@ def from_quota(
     if spec.get("scopes") or spec.get("scopeSelector"):
         return {}
     used = amounts_of((quota.get("status") or {}).get("used"))
-    ours = _own_use(pods, own_selector)
     left: dict[str, int] = {}
     for name, hard in amounts_of(spec.get("hard")).items():
         resource = _quota_resource(name)
         if resource is None:
             continue
-        others = max(used.get(name, 0) - ours[_quota_key(name)], 0)
+        others = max(used.get(name, 0) - ours.get(_quota_key(name), 0), 0)
         rest = max(hard - others, 0)
         left[resource] = min(left.get(resource, rest), rest)
     return _formatted(share(left, share_percent, rounding))
@@ -161,19 +157,16 @@ def _quota_key(name: str) -> str:
     return name if name.startswith(("requests.", "limits.", "count/")) or name == PODS else f"requests.{name}"
 
 
-def _own_use(pods: Iterable[Object], own_selector: Mapping[str, str]) -> Counter[str]:
-    """What our pods use of a quota, by its names. It counts pods from creation on, bound or not."""
-    use: Counter[str] = Counter()
-    for pod in pods:
-        if not is_own(pod, own_selector):
-            continue
-        use["count/pods"] += quantity.NANO
-        if is_finished(pod):
-            continue
-        use[PODS] += quantity.NANO
-        add(use, {f"requests.{r}": v for r, v in pod_amounts(pod).items()})
-        add(use, {f"limits.{r}": v for r, v in pod_amounts(pod, "limits").items()})
-    return use
+def quota_use(pod: Object) -> Amounts:
+    """What a pod uses of a quota, by its names. It counts from creation on, bound or not."""
+    if is_finished(pod):
+        return {"count/pods": quantity.NANO}
+    return {
+        "count/pods": quantity.NANO,
+        PODS: quantity.NANO,
+        **{f"requests.{resource}": value for resource, value in pod_amounts(pod).items()},
+        **{f"limits.{resource}": value for resource, value in pod_amounts(pod, "limits").items()},
+    }
 
 
 def least(*capacities: Capacity) -> Capacity:
@@ -184,6 +177,14 @@ def least(*capacities: Capacity) -> Capacity:
             if resource not in result or quantity.nano(text) < quantity.nano(result[resource]):
                 result[resource] = text
     return dict(sorted(result.items()))
+
+
+def most(one: Capacity, other: Capacity) -> Capacity:
+    """The larger of each resource; what only one names is as that one says."""
+    return {
+        resource: max(one.get(resource, "0"), other.get(resource, "0"), key=quantity.nano)
+        for resource in sorted({*one, *other})
+    }
 
 
 def with_pods(capacity: Capacity) -> Capacity:

@@ -10,8 +10,7 @@ import asyncio
 import datetime
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from app.kube.client import Client, PatchKind
 from app.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -19,14 +18,13 @@ from app.kube.informer import Informer
 from app.kube.objects import Envelope, Key, Object
 from app.kube.resources import NODES
 from app.node import conditions
-from app.node.capacity import Capacity, shared_of_claims, total_requests
-from app.node.claims import Claim, claim
+from app.node.capacity import Capacity, total_requests
 from app.node.damping import Damping, Sizing, resize, settles_at
 from app.node.heartbeat import Heartbeat
 from app.node.object import NodeError, NodeOptions, forge_node, why_not_ours
 from app.node.patch import metadata_patch, status_patch
-from app.node.placement import Placement, takes_pods
 from app.node.reachability import Reach
+from app.node.sources import Source
 from app.settings import OnUnreachable
 
 log = logging.getLogger(__name__)
@@ -38,47 +36,6 @@ _QUIET = 0.2
 """Seconds to wait after something changed: changes come in flocks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """How the node gets its size."""
-
-    fixed: Capacity | None = None
-    """Stated by the user; None: from the remote nodes."""
-    share: int = 90
-    placement: Placement = field(default_factory=Placement)
-    damping: Damping = field(default_factory=Damping)
-
-
-class Claims:
-    """What the pods of others take from the remote nodes, kept instead of the pods."""
-
-    def __init__(self, own_selector: Mapping[str, str]) -> None:
-        self._own_selector = own_selector
-        self._on_change: Callable[[], None] = _nobody
-        self._claims: dict[str, Claim] = {}
-
-    def listen(self, on_change: Callable[[], None]) -> None:
-        """Tell this one when the claims change."""
-        self._on_change = on_change
-
-    def on_pod(self, _key: Key, old: Envelope | None, new: Envelope | None) -> None:
-        envelope = new or old
-        if envelope is None:
-            return
-        uid = envelope.metadata.uid
-        taken = claim(new.object(), self._own_selector) if new is not None else None
-        if taken == self._claims.get(uid):
-            return
-        if taken is None:
-            del self._claims[uid]
-        else:
-            self._claims[uid] = taken
-        self._on_change()
-
-    def values(self) -> list[Claim]:
-        return list(self._claims.values())
-
-
 class NodeController:
     """One virtual node."""
 
@@ -86,22 +43,20 @@ class NodeController:
         self,
         local: Client,
         options: NodeOptions,
-        sizes: Sizes,
+        source: Source,
         *,
+        damping: Damping,
         own_node: Informer,
         local_pods: Informer,
-        remote_nodes: Informer | None,
-        claims: Claims | None,
         on_unreachable: OnUnreachable,
         may_write: Callable[[], bool],
     ) -> None:
         self._local = local
         self._options = options
-        self._sizes = sizes
+        self._source = source
+        self._damping = damping
         self._own_node = own_node
         self._local_pods = local_pods
-        self._remote_nodes = remote_nodes
-        self._claims = claims
         self._policy = on_unreachable
         self._health = conditions.healthy()
         self._keep_away = False
@@ -174,7 +129,7 @@ class NodeController:
     async def _wait(self) -> None:
         """Until something changed, growth has settled, or it is time to report."""
         due = self._reported + REPORT
-        settles = settles_at(self._sizing, self._sizes.damping)
+        settles = settles_at(self._sizing, self._damping)
         timeout = max(0.0, min(due, settles if settles is not None else due) - time.monotonic())
         try:
             async with asyncio.timeout(timeout):
@@ -232,35 +187,23 @@ class NodeController:
 
     def _desired(self, existing: Object | None) -> Object:
         previous = (existing or {}).get("status", {}).get("conditions", [])
-        remote = [envelope.object() for envelope in self._remote_nodes.list()] if self._remote_nodes else []
-        behind = [node for node in remote if takes_pods(node, self._sizes.placement)]
+        measured = self._source.measure()
         return forge_node(
             self._options,
-            behind,
-            self._capacity(remote),
+            measured.nodes,
+            self._sized(measured.capacity),
             conditions.conditions(_now(), self._health, previous),
             keep_away=self._keep_away,
         )
 
-    def _capacity(self, remote: list[Object]) -> Capacity:
-        if self._sizes.fixed is not None:
-            return self._sizes.fixed
-        measured = shared_of_claims(
-            remote,
-            self._claims.values() if self._claims else (),
-            share_percent=self._sizes.share,
-            placement=self._sizes.placement,
-        )
-        in_use = total_requests(envelope.object() for envelope in self._local_pods.list())
-        if not self._sizing.published:
+    def _sized(self, measured: Capacity) -> Capacity:
+        sizing = self._sizing
+        if not self._source.damped or not sizing.published:
             self._sizing = _settled(measured)
-        else:
-            self._sizing = resize(self._sizing, measured, time.monotonic(), in_use=in_use, damping=self._sizes.damping)
+        elif not measured == sizing.published == sizing.candidate:
+            in_use = total_requests(envelope.object() for envelope in self._local_pods.list())
+            self._sizing = resize(sizing, measured, time.monotonic(), in_use=in_use, damping=self._damping)
         return self._sizing.published
-
-
-def _nobody() -> None:
-    """Told of what nobody listens to."""
 
 
 def _settled(capacity: Capacity) -> Sizing:

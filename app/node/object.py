@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from app import __version__
 from app.kube.objects import Object
@@ -25,6 +25,7 @@ from app.names import (
     TYPE_VIRTUAL_KUBELET,
 )
 from app.node.capacity import Capacity
+from app.settings import TaintEffect
 
 ANNOTATION_APPLIED: Final = f"{GROUP}/applied"
 """What we put on the node: labels, annotations and taints."""
@@ -42,8 +43,6 @@ ENFORCED_LABELS: Final = frozenset(
     {LABEL_HOSTNAME, LABEL_TYPE, LABEL_VIRTUAL_NODE, LABEL_REMOTE_CLUSTER, LABEL_NO_LOAD_BALANCER}
 )
 """Labels that are never someone else's: without them the node is found by nobody, or not known as ours."""
-
-TaintEffect: TypeAlias = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 _SUPPORTED_SKEW: Final = 3
 """How many minors a kubelet may be older than its API server."""

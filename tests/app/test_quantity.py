@@ -21,6 +21,7 @@ from app.quantity import (
     nano,
     parse,
     quantum,
+    readable,
     whole,
 )
 from devcluster.cluster import Cluster
@@ -226,3 +227,20 @@ def test_an_api_server_reads_the_same_value(local: Cluster, namespace: str) -> N
         }
         answer = local.api.post(f"/api/v1/namespaces/{namespace}/resourcequotas?dryRun=All", quota)
         assert parse(answer["spec"]["hard"]["requests.cpu"]) == parse(text), text
+
+
+@pytest.mark.parametrize(
+    ("text", "resource", "shown"),
+    [
+        ("3600m", "cpu", "3600m"),
+        ("99", "pods", "99"),
+        ("0", "memory", "0"),
+        ("1000", "memory", "1000"),
+        ("14509520486", "memory", "13.5Gi"),
+        ("14680064Ki", "memory", "14Gi"),
+        ("1536Gi", "ephemeral-storage", "1.5Ti"),
+        ("1023Mi", "memory", "1023Mi"),
+    ],
+)
+def test_for_people(text: str, resource: str, shown: str) -> None:
+    assert readable(text, resource) == shown

@@ -21,13 +21,29 @@ def test_the_order_of_sources(tmp_path: Path) -> None:
 
 def test_what_is_not_given_has_its_default() -> None:
     settings = load({**REMOTE, "share": None, "namespaces": ()}, {}, None)
-    assert (settings.share, settings.node_name, settings.on_unreachable) == (90, "farlet", None)
+    assert (settings.share, settings.node_name, settings.on_unreachable) == (None, "farlet", None)
 
 
 def test_lists_and_switches_from_the_environment() -> None:
     settings = load(REMOTE, {"FARLET_NAMESPACES": "a,b=c", "FARLET_ALLOW_HOST": "true"}, None)
     assert settings.namespaces == ("a", "b=c")
     assert settings.allow_host is True
+
+
+@pytest.mark.parametrize(
+    ("text", "taint"),
+    [
+        ("farlet.dev/virtual-node:NoSchedule", ("farlet.dev/virtual-node", "NoSchedule")),
+        ("mine:NoExecute", ("mine", "NoExecute")),
+        ("none", None),
+    ],
+)
+def test_the_taint(text: str, taint: tuple[str, str] | None) -> None:
+    assert load({**REMOTE, "node_taint": text}, {}, None).taint() == taint
+
+
+def test_a_share_of_a_quota() -> None:
+    assert load({**REMOTE, "capacity_quota": "team/q", "share": 50}, {}, None).share == 50
 
 
 @pytest.mark.parametrize(
@@ -41,6 +57,19 @@ def test_lists_and_switches_from_the_environment() -> None:
         (REMOTE, {"FARLET_ON_UNREACHABLE": "panic"}, "one of not-ready, keep"),
         (REMOTE, {"FARLET_ALLOW_HOST": "perhaps"}, "allow-host 'perhaps'"),
         ({**REMOTE, "node_labels": ("a",)}, {}, "'a' is not KEY=VALUE"),
+        ({**REMOTE, "rounding": "sideways"}, {}, "one of down, up, nearest"),
+        ({**REMOTE, "node_taint": "a/b"}, {}, "node taint 'a/b': KEY:EFFECT is needed"),
+        ({**REMOTE, "node_taint": "a/b:Never"}, {}, "effects: NoSchedule, PreferNoSchedule, NoExecute"),
+        ({**REMOTE, "node_taint": "a b:NoSchedule"}, {}, "or none"),
+        ({**REMOTE, "capacity": "cpu=1", "capacity_quota": "a"}, {}, "--capacity and --capacity-quota: one of them"),
+        ({**REMOTE, "capacity": "cpu=1", "share": 50}, {}, "leave it out with --capacity"),
+        ({**REMOTE, "capacity_settle": -1}, {}, "0 or more"),
+        ({**REMOTE, "capacity_quota": "a/b/c"}, {}, "NAMESPACE or NAMESPACE/NAME"),
+        ({**REMOTE, "capacity_command": "a 'b"}, {}, "No closing quotation"),
+        ({**REMOTE, "capacity_command": " "}, {}, "it is empty"),
+        ({**REMOTE, "capacity_url": "file:///etc/passwd"}, {}, "http://HOST/PATH"),
+        ({**REMOTE, "capacity_url": "https://"}, {}, "http://HOST/PATH"),
+        ({**REMOTE, "capacity_url": "http://[x"}, {}, "http://HOST/PATH"),
     ],
 )
 def test_refused(flags: dict[str, object], environment: dict[str, str], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 
 from app import quantity
 from app.kube.objects import Object
-from app.node.capacity import Rounding, from_quota, least, share, shared, total_requests, with_pods
+from app.node.capacity import from_quota, least, most, quota_use, share, shared, total_requests, with_pods
+from app.node.claims import add, is_own
 from app.node.placement import Placement
+from app.settings import Rounding
 
 OWN = {"farlet.dev/origin": "here", "farlet.dev/node": "far"}
 OTHERS = {"farlet.dev/origin": "elsewhere", "farlet.dev/node": "far"}
@@ -115,18 +118,18 @@ def test_only_nodes_that_our_pods_can_go_to_count() -> None:
 @pytest.mark.parametrize(
     ("count", "percent", "rounding", "shown"),
     [
-        ("1", 90, "down", "0"),
-        ("1", 90, "up", "1"),
-        ("1", 90, "nearest", "1"),
-        ("1", 50, "nearest", "1"),
-        ("1", 49, "nearest", "0"),
-        ("1", 1, "up", "1"),
-        ("0", 90, "up", "0"),
-        ("3", 90, "down", "2"),
-        ("3", 90, "nearest", "3"),
-        ("10", 90, "up", "9"),
-        ("8", 100, "down", "8"),
-        ("8", 0, "up", "0"),
+        ("1", 90, Rounding.DOWN, "0"),
+        ("1", 90, Rounding.UP, "1"),
+        ("1", 90, Rounding.NEAREST, "1"),
+        ("1", 50, Rounding.NEAREST, "1"),
+        ("1", 49, Rounding.NEAREST, "0"),
+        ("1", 1, Rounding.UP, "1"),
+        ("0", 90, Rounding.UP, "0"),
+        ("3", 90, Rounding.DOWN, "2"),
+        ("3", 90, Rounding.NEAREST, "3"),
+        ("10", 90, Rounding.UP, "9"),
+        ("8", 100, Rounding.DOWN, "8"),
+        ("8", 0, Rounding.UP, "0"),
     ],
 )
 def test_how_small_numbers_round(count: str, percent: int, rounding: Rounding, shown: str) -> None:
@@ -135,7 +138,7 @@ def test_how_small_numbers_round(count: str, percent: int, rounding: Rounding, s
     assert sized([machine], [], share_percent=percent, rounding=rounding)["nvidia.com/gpu"] == shown
 
 
-@pytest.mark.parametrize("rounding", ["down", "up", "nearest"])
+@pytest.mark.parametrize("rounding", ["down", Rounding.UP, "nearest"])
 def test_cpu_and_bytes_never_round_up(rounding: Rounding) -> None:
     result = sized([node(cpu="1", memory="1001")], [], share_percent=33, rounding=rounding)
     assert (result["cpu"], result["memory"]) == ("330m", "330")
@@ -164,7 +167,7 @@ AMOUNT = st.integers(0, 2**50)
 @given(
     st.lists(st.tuples(AMOUNT, st.lists(AMOUNT, max_size=3)), max_size=4),
     st.integers(0, 100),
-    st.sampled_from(["down", "up", "nearest"]),
+    st.sampled_from(Rounding),
     st.sampled_from(["cpu", "memory", "nvidia.com/gpu"]),
 )
 def test_never_below_zero_never_more_than_there_is_and_canonical(
@@ -241,11 +244,19 @@ QUOTAS: list[tuple[str, Object, list[Object], dict[str, str]]] = [
 
 @pytest.mark.parametrize(("found", "pods", "expected"), [c[1:] for c in QUOTAS], ids=[c[0] for c in QUOTAS])
 def test_what_a_quota_leaves(found: Object, pods: list[Object], expected: dict[str, str]) -> None:
-    assert from_quota(found, pods, own_selector=OWN) == expected
+    ours: Counter[str] = Counter()
+    for mine in (p for p in pods if is_own(p, OWN)):
+        add(ours, quota_use(mine))
+    assert from_quota(found, ours) == expected
 
 
 def test_a_quota_can_be_shared_too() -> None:
-    assert from_quota(quota({"cpu": "10"}), [], own_selector=OWN, share_percent=90) == {"cpu": "9"}
+    assert from_quota(quota({"cpu": "10"}), {}, share_percent=90) == {"cpu": "9"}
+
+
+def test_a_share_of_a_quota_rounds_as_asked() -> None:
+    one_gpu = quota({"requests.nvidia.com/gpu": "1"})
+    assert from_quota(one_gpu, {}, share_percent=90, rounding=Rounding.UP) == {"nvidia.com/gpu": "1"}
 
 
 def test_of_several_bounds_the_smallest_holds() -> None:
@@ -255,6 +266,15 @@ def test_of_several_bounds_the_smallest_holds() -> None:
         "pods": "5",
     }
     assert least() == {}
+
+
+def test_of_two_measurements_the_larger() -> None:
+    assert most({"cpu": "2", "memory": "1Gi"}, {"cpu": "1500m", "pods": "5"}) == {
+        "cpu": "2",
+        "memory": "1Gi",
+        "pods": "5",
+    }
+    assert most({}, {}) == {}
 
 
 def test_a_number_of_pods_is_there_even_if_nobody_stated_one() -> None:

@@ -1,0 +1,138 @@
+"""The rights that Farlet needs in the two clusters, in one table. Pure.
+
+``manifests/`` grants them, a test compares it with this table, and at start each right is asked for, so that a missing
+one is a line that a person understands instead of a refusal somewhere later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from app.names import LOCK_NAMESPACE
+from app.settings import EventMode, RunSettings
+
+LOCAL_MANIFEST: Final = "manifests/local-rbac.yaml"
+REMOTE_MANIFEST: Final = "manifests/remote-rbac.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One verb on one kind of object."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    subresource: str = ""
+    namespace: str | None = None
+    """None: in all namespaces, or of a kind that is in none."""
+    loss: str = ""
+    """What does not work without it; empty: nothing does."""
+    instead: str = ""
+    """How to do without it."""
+
+    def object(self) -> str:
+        """As RBAC writes it: ``pods/status``."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+def _rights(
+    verbs: str,
+    resource: str,
+    *,
+    group: str = "",
+    namespace: str | None = None,
+    loss: str = "",
+    instead: str = "",
+) -> tuple[Right, ...]:
+    """One for each verb; ``pods/status`` is a subresource."""
+    plural, _, subresource = resource.partition("/")
+    return tuple(Right(verb, plural, group, subresource, namespace, loss, instead) for verb in verbs.split())
+
+
+_LEASES: Final = "coordination.k8s.io"
+
+LOCAL: Final = (
+    *_rights("get list watch create patch", "nodes"),
+    *_rights("patch", "nodes/status"),
+    *_rights("get list watch delete", "pods"),
+    *_rights("patch", "pods/status"),
+    *_rights("list watch", "namespaces"),
+    *_rights("get", "namespaces", loss="the cluster is known by its address only"),
+    *_rights("get create patch", "events", loss="pods have no events of ours"),
+    *_rights("get watch create update", "leases", group=_LEASES, namespace=LOCK_NAMESPACE),
+)
+LOCAL_REMOVE: Final = (
+    *_rights("delete", "nodes"),
+    *_rights("create", "pods/eviction"),
+    *_rights("delete", "leases", group=_LEASES, namespace=LOCK_NAMESPACE),
+)
+"""What only ``farlet remove`` needs."""
+
+REMOTE_EVENTS: Final = _rights("list watch", "events", loss="warnings of the remote cluster are not told on local pods")
+REMOTE: Final = (
+    *_rights("get", "namespaces"),
+    *_rights("create", "namespaces", loss="no remote namespace is made"),
+    *_rights("get list watch create patch delete", "replicasets", group="apps"),
+    *_rights("get list watch create patch delete", "jobs", group="batch"),
+    *_rights("list watch delete", "pods"),
+    *_rights("patch", "pods", loss="changes of running pods are not carried"),
+    *_rights("patch", "pods/ephemeralcontainers", loss="kubectl debug does not reach the remote pod"),
+    *_rights("patch", "pods/resize", loss="pods are not resized in place"),
+)
+REMOTE_NODES: Final = _rights(
+    "list watch", "nodes", instead="size the node by --capacity, --capacity-quota, --capacity-command or --capacity-url"
+)
+"""To size the node by the remote nodes."""
+REMOTE_QUOTA: Final = _rights("list watch", "resourcequotas", instead="size the node by --capacity")
+"""To size it by a quota."""
+REMOTE_REMOVE: Final = _rights("list", "namespaces")
+
+
+def local(_settings: RunSettings) -> Sequence[Right]:
+    """What ``farlet run`` needs in the local cluster."""
+    return LOCAL
+
+
+def remote(settings: RunSettings) -> Sequence[Right]:
+    """What ``farlet run`` needs in the remote cluster, with these settings."""
+    needed = [*REMOTE]
+    if settings.events is not EventMode.NONE:
+        needed += REMOTE_EVENTS
+    if settings.capacity_quota is not None:
+        namespace = settings.capacity_quota.partition("/")[0]
+        needed += [replace(right, namespace=namespace) for right in REMOTE_QUOTA]
+    elif settings.capacity is settings.capacity_command is settings.capacity_url is None:
+        needed += REMOTE_NODES
+    return needed
+
+
+def refusal(cluster: str, missing: Iterable[Right], manifest: str) -> str | None:
+    """Why it cannot work with these rights missing, in one line with the way out; None if it can."""
+    essential = [right for right in missing if not right.loss]
+    if not essential:
+        return None
+    ways = [f"apply {manifest}", *dict.fromkeys(right.instead for right in essential if right.instead)]
+    return f"in the {cluster} cluster these rights are missing: {_listed(essential)}; {', or '.join(ways)}"
+
+
+def losses(cluster: str, missing: Iterable[Right]) -> list[str]:
+    """What will not work with these rights missing, a line for each thing."""
+    by_loss: dict[str, list[Right]] = {}
+    for right in missing:
+        if right.loss:
+            by_loss.setdefault(right.loss, []).append(right)
+    return [f"missing in the {cluster} cluster: {_listed(rights)}: {loss}" for loss, rights in by_loss.items()]
+
+
+def _listed(rights: Iterable[Right]) -> str:
+    """``get, list pods; patch pods/status``: verbs of one object together."""
+    verbs: dict[tuple[str, str | None], list[str]] = {}
+    for right in rights:
+        verbs.setdefault((right.object(), right.namespace), []).append(right.verb)
+    parts = [
+        f"{', '.join(words)} {what}" + (f" in namespace {namespace}" if namespace else "")
+        for (what, namespace), words in verbs.items()
+    ]
+    return "; ".join(parts)

@@ -1,0 +1,103 @@
+"""The table of rights and the manifests never drift apart, and what is missing is said so that a person can act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app import rights
+from app.rights import Right
+from app.settings import RunSettings, load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def settings(**flags: object) -> RunSettings:
+    return load({"remote_kubeconfig": Path("remote"), **flags}, {}, None)
+
+
+def granted(manifest: str) -> set[tuple[str, str, str, str | None]]:
+    """Verb, group, resource and namespace of every rule of the roles in a manifest."""
+    documents: Iterable[dict[str, Any]] = yaml.safe_load_all((ROOT / manifest).read_text())
+    return {
+        (verb, group, resource, document["metadata"].get("namespace"))
+        for document in documents
+        if document["kind"] in ("Role", "ClusterRole")
+        for rule in document["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def needed(*tables: Iterable[Right]) -> set[tuple[str, str, str, str | None]]:
+    return {(right.verb, right.group, right.object(), right.namespace) for table in tables for right in table}
+
+
+def test_the_local_manifest_grants_what_is_needed_and_no_more() -> None:
+    assert granted(rights.LOCAL_MANIFEST) == needed(rights.LOCAL, rights.LOCAL_REMOVE)
+
+
+def test_the_remote_manifest_grants_what_is_needed_and_no_more() -> None:
+    tables = (rights.REMOTE, rights.REMOTE_EVENTS, rights.REMOTE_NODES, rights.REMOTE_QUOTA, rights.REMOTE_REMOVE)
+    assert granted(rights.REMOTE_MANIFEST) == needed(*tables)
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked", "not_asked"),
+    [
+        ({}, {"nodes", "events"}, {"resourcequotas"}),
+        ({"capacity": "cpu=1"}, {"events"}, {"nodes", "resourcequotas"}),
+        ({"capacity_command": "x"}, set(), {"nodes"}),
+        ({"capacity_url": "http://x"}, set(), {"nodes"}),
+        ({"capacity_quota": "team/q"}, {"resourcequotas"}, {"nodes"}),
+        ({"events": "none"}, {"nodes"}, {"events"}),
+    ],
+)
+def test_only_what_the_settings_need_is_asked_for(
+    flags: dict[str, object], asked: set[str], not_asked: set[str]
+) -> None:
+    resources = {right.resource for right in rights.remote(settings(**flags))}
+    assert asked <= resources
+    assert not resources & not_asked
+
+
+def test_a_quota_needs_rights_in_its_namespace_only() -> None:
+    found = [r for r in rights.remote(settings(capacity_quota="team/q")) if r.resource == "resourcequotas"]
+    assert [right.namespace for right in found] == ["team", "team"]
+
+
+def test_what_nothing_works_without_is_one_line_with_the_way_out() -> None:
+    missing = [
+        Right("list", "pods"),
+        Right("watch", "pods"),
+        Right("patch", "pods", subresource="resize", loss="no resize"),
+        Right("list", "nodes", instead="state the size"),
+        Right("get", "leases", namespace="here"),
+    ]
+    assert rights.refusal("remote", missing, "roles.yaml") == (
+        "in the remote cluster these rights are missing: list, watch pods; list nodes; get leases in namespace here; "
+        "apply roles.yaml, or state the size"
+    )
+
+
+def test_what_can_be_done_without_is_listed() -> None:
+    missing = [
+        Right("get", "events", loss="no events"),
+        Right("patch", "pods", subresource="resize", loss="no resize"),
+        Right("create", "events", loss="no events"),
+    ]
+    assert rights.refusal("local", missing, "roles.yaml") is None
+    assert rights.losses("local", missing) == [
+        "missing in the local cluster: get, create events: no events",
+        "missing in the local cluster: patch pods/resize: no resize",
+    ]
+
+
+def test_nothing_is_missing() -> None:
+    assert rights.refusal("local", [], "roles.yaml") is None
+    assert rights.losses("local", []) == []
