@@ -43,8 +43,10 @@ class QueueCollector(Collector):
         }
         for queue in self._queues:
             stats = _stats(queue)
-            for name, family in (*gauges.items(), *counters.items()):
-                family.add_metric([queue.name], getattr(stats, name))
+            for name, gauge in gauges.items():
+                gauge.add_metric([queue.name], getattr(stats, name))
+            for name, counter in counters.items():
+                counter.add_metric([queue.name], getattr(stats, name))
         yield from gauges.values()
         yield from counters.values()
 

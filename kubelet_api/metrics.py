@@ -32,7 +32,7 @@ class Metrics:
             registry=registry,
         )
         self.connections = Gauge("farlet_connections", "Connections to the kubelet API.", registry=registry)
-        self.sessions = Gauge("farlet_sessions", "Streams that are open.", ["kind"], registry=registry)
+        self.sessions = Gauge("farlet_sessions_open", "Streams that are open.", ["kind"], registry=registry)
         self.sessions_ended = Counter(
             "farlet_sessions_total", "Streams that have ended, and how.", ["kind", "result"], registry=registry
         )

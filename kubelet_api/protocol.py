@@ -185,6 +185,9 @@ class KubeletProtocol(H11Protocol):
             self.transport.close()
             return
         super().on_response_complete()
+        ours = not self.transport.is_closing() and self.transport.get_protocol() is self
+        if ours and self._between_requests() and self._head_timer is None and self.conn.trailing_data[0]:
+            self._time_head()  # the next request has begun already
 
     def _objection(self, url: int, headers: tuple[tuple[bytes, bytes], ...], *, upgrade: bool) -> CallError | None:
         if url > self._limits.url:
