@@ -136,10 +136,12 @@ def websocket_token(headers: Headers) -> tuple[str | None, Headers]:
     return token or None, tuple(kept)
 
 
-def without_websocket_tokens(headers: Headers) -> Headers:
-    """The headers without any token among a WebSocket's protocols, whether it was used or not."""
+def without_credentials(headers: Headers) -> Headers:
+    """The headers without any token, also among a WebSocket's protocols, whether it was used or not."""
     kept = []
     for name, value in headers:
+        if name in (b"authorization", b"proxy-authorization", b"cookie"):
+            continue
         if name == b"sec-websocket-protocol":
             parts = [part.strip() for part in value.split(b",")]
             parts = [part for part in parts if not part.startswith(_BEARER_PROTOCOL.encode())]
@@ -192,7 +194,7 @@ class Authenticator:
         user = await self._user(headers, peer)
         if user is None:
             raise CallError(401, "Unauthorized")
-        return user, without_websocket_tokens(headers)
+        return user, without_credentials(headers)
 
     async def close(self) -> None:
         await self._answers.close()

@@ -206,8 +206,13 @@ def _has_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
     )
 
 
-def keep_alive(sock: socket.socket) -> None:
-    """Have the system notice a peer that is no longer there."""
+def tune(sock: socket.socket) -> None:
+    """Have the system notice a peer that is no longer there, and send what we write at once.
+
+    asyncio does the latter only for sockets that name their protocol, which one that was accepted may not: the second
+    of two small writes, as the head and the body of an answer, would then wait 40 ms for the other end's system.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):  # Linux has all of them

@@ -27,7 +27,7 @@ from kubelet_api.authz import Authorizer
 from kubelet_api.gate import Gate
 from kubelet_api.limits import Limits
 from kubelet_api.metrics import Metrics
-from kubelet_api.protocol import KubeletProtocol, State, keep_alive
+from kubelet_api.protocol import KubeletProtocol, State, tune
 from kubelet_api.service import Check, LogStream, Remote, Service
 from kubelet_api.sessions import Sessions
 from kubelet_api.twins import Twins
@@ -208,7 +208,7 @@ class KubeletServer:
         transport: asyncio.Transport | None = None
         try:
             accepted.setblocking(False)
-            keep_alive(accepted)
+            tune(accepted)
             protocol = KubeletProtocol(
                 self._config, self._state, limits=self._limits, on_upgrade=self._service.upgrade, closed=closed
             )

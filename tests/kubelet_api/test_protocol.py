@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 from asyncio import sslproto
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from kubelet_api.call import CallError
 from kubelet_api.connection import HIGH_WATER, Connection, answer
 from kubelet_api.limits import Limits
-from kubelet_api.protocol import KubeletProtocol, State
+from kubelet_api.protocol import KubeletProtocol, State, tune
 from kubelet_api.request import Head
 from kubelet_api.routes import Found
 
@@ -304,3 +305,12 @@ def test_h11_keeps_what_comes_after_the_head() -> None:
     conn.receive_data(EXEC + b"\r\nrest")
     conn.next_event()
     assert conn.trailing_data == (b"rest", False)
+
+
+def test_sockets_are_tuned() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            tune(accepted)
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -467,7 +467,7 @@ def test_tokens(scene: MakeScene, local: Cluster, authority: Authority) -> None:
             assert dict(call.headers)[b"sec-websocket-protocol"] == b"v4.channel.k8s.io"
             assert call.user.name == "system:serviceaccount:default:kubelet-api-admin"
             assert "system:authenticated" in call.user.groups
-            assert not any(token.encode() in value for name, value in call.headers if name != b"authorization")
+            assert not any(encoded.encode() in value or token.encode() in value for _, value in call.headers)
 
     asyncio.run(main())
 
@@ -484,6 +484,63 @@ def test_without_an_answer_nobody_may_do_anything(authority: Authority, local: C
             assert (answer.status, answer.text) == (500, expected)
             nobody = authority.client_context()
             assert (await ask(server, nobody, "GET", "/metrics", [bearer("a.b.c")])).status == 401
+
+    asyncio.run(main())
+
+
+# ---------------------------------------------------------------------- connections
+
+
+def test_limits_of_connections(scene: MakeScene) -> None:
+    """A handshake that goes nowhere counts too, and does not last."""
+
+    async def main() -> None:
+        async with scene(Limits(connections=2, tls_handshake=1.0, farewell=1.0)) as s:
+            silent = [await asyncio.open_connection("127.0.0.1", s.server.port) for _ in range(2)]
+            await until(lambda: len(s.server._connections) == 2, "both are there")
+            with pytest.raises(OSError):
+                await s.ask("GET", "/healthz")
+            for reader, writer in silent:
+                assert await reader.read() == b"", "the server gave up on it"
+                writer.close()
+                await writer.wait_closed()
+            await until(lambda: not s.server._connections, "both are gone")
+            figures = await s.figures()
+            assert figures["farlet_refusals_total", ("connections",)] == 1
+            assert figures["farlet_refusals_total", ("tls",)] == 2
+            assert figures["farlet_connections", ()] == 1
+
+    asyncio.run(main())
+
+
+def test_a_certificate_that_is_no_longer_believed(reviews: Reviews, authority: Authority) -> None:
+    """It is looked at for each request: the client authority may be replaced while a connection is open."""
+    believed = True
+
+    def peer_certificate(connection: ssl.SSLObject) -> bytes | None:
+        return connection.getpeercert(binary_form=True) if believed else None
+
+    async def main() -> None:
+        nonlocal believed
+        admin = authority.user("admin", "system:masters")
+        async with (
+            reviews() as client,
+            serving(client, authority, peer_certificate=peer_certificate) as server,
+            connected(server, admin) as wire,
+        ):
+            for believed, status in ((True, 200), (False, 401), (True, 200)):  # noqa: B007
+                await wire.send(request("GET", "/healthz"))
+                assert (await wire.answer()).status == status
+
+    asyncio.run(main())
+
+
+def test_a_connection_goes_on_after_a_refusal(scene: MakeScene) -> None:
+    async def main() -> None:
+        async with scene() as s, s.connected() as wire:
+            for target, status in (("/else", 404), ("/healthz", 200), ("/exec/shop/web/main", 500), ("/pods", 200)):
+                await wire.send(request("GET", target))
+                assert (await wire.answer()).status == status
 
     asyncio.run(main())
 
