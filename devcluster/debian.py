@@ -89,6 +89,8 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "socat": Requirement("socat", commands=("socat",)),
     "nsenter": Requirement("util-linux", commands=("nsenter",)),
     "unshare": Requirement("util-linux", commands=("unshare",)),
+    # A gateway between the clusters, for tests of what it does not let through.
+    "nginx": Requirement("nginx-light", commands=("nginx",), services=("nginx.service",)),
     "buildah": Requirement("buildah", commands=("buildah",)),
     "debootstrap": Requirement("debootstrap", commands=("debootstrap",)),
     "debian-archive-keyring": Requirement(

@@ -160,6 +160,14 @@ class Client:
         """Address, headers and TLS for whoever talks to the server without this client, such as an upgrade."""
         return await self._credentials.current()
 
+    async def refused(self, access: Access) -> bool:
+        """Say that the server answered 401 to what :meth:`access` gave; whether there is something else to try now."""
+        return await self._credentials.refused(access)
+
+    def why_refused(self, access: Access) -> str:
+        """What a person should know when the server goes on refusing."""
+        return self._credentials.why_refused(access)
+
     # ------------------------------------------------------------------ objects
 
     async def get(self, path: str, **options: Any) -> Object:

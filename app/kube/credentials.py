@@ -197,6 +197,7 @@ def _tls_context(connection: Connection, certificate: bytes | None) -> ssl.SSLCo
     # With no authority of its own the cluster's certificate is one that this machine trusts.
     context = ssl.create_default_context() if connection.authority is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])  # all that is spoken here; an upgrade cannot be done in HTTP/2
     # As Go's client has it: an intermediate authority may be the trusted one, and the certificates of many clusters
     # lack extensions that Python 3.13 began to insist on.
     context.verify_flags = (context.verify_flags & ~ssl.VERIFY_X509_STRICT) | ssl.VERIFY_X509_PARTIAL_CHAIN
