@@ -33,6 +33,10 @@ class Caches:
             for resource in (PODS, REPLICA_SETS, JOBS)
         )
 
+    def pods(self) -> list[Informer]:
+        """Those that tell where each local pod runs."""
+        return [self.local_pods, self.remote_pods, self.replica_sets, self.jobs]
+
     def all(self) -> list[Informer]:
         return [
             self.own_node,

@@ -51,7 +51,7 @@ def forge_options(settings: RunSettings, facts: Facts) -> ForgeOptions:
     )
 
 
-def node_options(settings: RunSettings, facts: Facts) -> NodeOptions:
+def node_options(settings: RunSettings, facts: Facts, kubelet_port: int) -> NodeOptions:
     """What is decided of the node before anything is known of the remote nodes."""
     taint = settings.taint()
     return NodeOptions(
@@ -59,7 +59,8 @@ def node_options(settings: RunSettings, facts: Facts) -> NodeOptions:
         remote_cluster_id=facts.remote_id,
         local_version=facts.local_version,
         remote_version=facts.remote_version,
-        addresses=(settings.node_address or facts.address,),
+        addresses=(facts.address,),
+        kubelet_port=kubelet_port,
         labels=_pairs(settings.node_labels),
         taint_key=taint.key if taint else names.TAINT_KEY,
         taint_effect=taint.effect if taint else None,

@@ -12,17 +12,22 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
+
+from prometheus_client.registry import Collector
 
 from app import names, options
 from app.caches import Caches, all_synced, waiting_for
-from app.facts import Facts, StartError, describe, describe_node, discover
-from app.health import HealthServer
+from app.facts import Facts, StartError, describe_node
+from app.health import Check
 from app.kube import config
 from app.kube.client import Client
 from app.kube.election import LeaderLock
 from app.kube.errors import KubeError
 from app.kube.events import EventRecorder
 from app.kube.informer import Informer
+from app.kube.objects import Key
+from app.metrics import ClientCollector, InformerCollector, QueueCollector
 from app.namespaces.controller import NamespaceController
 from app.namespaces.mapping import NamespaceMap, parse
 from app.node.capacity import CapacityError
@@ -43,10 +48,25 @@ _STALE = 30.0
 class Worker:
     """One virtual node."""
 
-    def __init__(self, settings: RunSettings) -> None:
+    def __init__(self, settings: RunSettings, facts: Facts) -> None:
         self._settings = settings
+        self._facts = facts
         self._informers: list[Informer] = []
         self._turned = time.monotonic()
+        self._heartbeat: Callable[[], str | None] = lambda: None
+        self.kubelet_port = int(settings.kubelet_address.rpartition(":")[2])
+        """Where the node says that its kubelet API is."""
+        self.caches: Caches | None = None
+        """Once there are some; other threads may read them."""
+        self.collectors: list[Collector] = []
+        """Of its figures; other threads may read them."""
+        self.live: dict[str, Check] = {"loop": self._loop_turns, "lease": lambda: self._heartbeat()}
+        self.ready: dict[str, Check] = {"caches": self._caches_synced}
+        """Named checks, for ``/livez`` and ``/readyz``."""
+
+    def has_node(self) -> bool:
+        """Whether the node is in the local cluster; to be asked from any thread."""
+        return self.caches is not None and self.caches.own_node.get(Key("", self._settings.node_name)) is not None
 
     async def run(self) -> None:
         """Connect, look, wait for the lock, work."""
@@ -55,9 +75,8 @@ class Worker:
             Client(config.load(settings.kubeconfig, settings.context), name="local") as local,
             Client(config.load(settings.remote_kubeconfig, settings.remote_context), name="remote") as remote,
         ):
-            facts = await discover(local, remote, settings)
             try:
-                await self._compose(local, remote, facts)
+                await self._compose(local, remote, self._facts)
             except* (KubeError, StartError, NodeError, CapacityError) as errors:
                 raise StartError(str(_first(errors))) from None
 
@@ -66,7 +85,7 @@ class Worker:
         lock = LeaderLock(local, names.LOCK_NAMESPACE, names.lock_name(node), f"{socket.gethostname()}-{os.getpid()}")
         # no write of ours leaves once the lock is lost, on whichever side
         fenced_local, fenced_remote = local.fenced(lock.check), remote.fenced(lock.check)
-        caches = Caches(local, remote, facts, node)
+        caches = self.caches = Caches(local, remote, facts, node)
         own = {names.LABEL_ORIGIN: facts.local_id, names.LABEL_NODE: node}
         sizes = source(settings, remote, own, options.placement(settings))
         self._informers = [*caches.all(), *sizes.informers()]
@@ -88,7 +107,7 @@ class Worker:
             )
             nodes = NodeController(
                 fenced_local,
-                options.node_options(settings, facts),
+                options.node_options(settings, facts, self.kubelet_port),
                 sizes,
                 damping=Damping(settle_seconds=settings.capacity_settle),
                 own_node=caches.own_node,
@@ -105,6 +124,7 @@ class Worker:
                 jobs=caches.jobs,
                 mode=settings.events.value,
             )
+            self._figures(local, remote, caches, pods)
             caches.local_pods.listen(pods.on_local_pod)
             caches.local_namespaces.listen(pods.on_namespace)
             caches.own_node.listen(nodes.on_change)
@@ -124,12 +144,6 @@ class Worker:
         facts: Facts,
     ) -> None:
         settings = self._settings
-        health = HealthServer(
-            live={"loop": self._loop_turns, "lease": lambda: _lease_fresh(nodes, lock)},
-            ready={"caches": self._caches_synced},
-        )
-        await health.start(settings.health_address)
-        print(describe(settings, facts), flush=True)  # noqa: T201 - what a person sees first
 
         def on_reach(reach: Reach) -> None:
             nodes.on_reach(reach)
@@ -157,20 +171,25 @@ class Worker:
                 if settings.on_shutdown is OnShutdown.NOT_READY and lock.held():
                     await nodes.stopped()
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._turn())]
-                tasks += [group.create_task(informer.run()) for informer in self._informers]
-                await all_synced(self._informers)
-                await sizes.start()
-                tasks.append(group.create_task(sizes.run()))
-                offer = describe_node(settings, facts, sizes.measure().capacity, sizes.what)
-                print(offer, flush=True)  # noqa: T201
-                await lock.run(lead)
-                for task in tasks:
-                    task.cancel()
-        finally:
-            await health.stop()
+        self._heartbeat = lambda: _lease_fresh(nodes, lock)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._turn())]
+            tasks += [group.create_task(informer.run()) for informer in self._informers]
+            await all_synced(self._informers)
+            await sizes.start()
+            tasks.append(group.create_task(sizes.run()))
+            print(describe_node(settings, facts, sizes.measure().capacity, sizes.what), flush=True)  # noqa: T201
+            await lock.run(lead)
+            for task in tasks:
+                task.cancel()
+
+    def _figures(self, local: Client, remote: Client, caches: Caches, pods: PodController) -> None:
+        self.collectors = [
+            QueueCollector([pods.queue]),
+            InformerCollector("local", [caches.own_node, caches.local_namespaces, caches.local_pods]),
+            InformerCollector("remote", [caches.remote_pods, caches.replica_sets, caches.jobs]),
+            ClientCollector([local, remote]),
+        ]
 
     async def _turn(self) -> None:
         """Notes that the loop turns."""
