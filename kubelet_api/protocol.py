@@ -13,7 +13,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.uvicorn")
 _quiet.setLevel(logging.ERROR)  # anybody can send something that is not HTTP, so it is not worth a line each
 
-OnUpgrade = Callable[[Head, routes.Found, Connection], Awaitable[None]]
+OnUpgrade = Callable[[Head, routes.Found, Connection], Coroutine[Any, Any, None]]
 
 
 class State(ServerState):
@@ -160,12 +160,10 @@ class KubeletProtocol(H11Protocol):
         self.connections.discard(self)
         rest, ended = self.conn.trailing_data
         taken = Connection(self.transport, rest, self._closed, farewell=self._limits.farewell, ended=ended)
-        task = self.loop.create_task(self._serve_upgrade(self._head, self._found, taken))
+        # nothing that lasts as long as the stream holds this object, its buffers and its parser
+        task = self.loop.create_task(self._on_upgrade(self._head, self._found, taken))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-    async def _serve_upgrade(self, head: Head, found: routes.Found, taken: Connection) -> None:
-        await self._on_upgrade(head, found, taken)
 
     def send_400_response(self, msg: str) -> None:
         """Called while h11's error is handled, which knows the better status."""

@@ -46,27 +46,6 @@ class _Tls(sslproto.SSLProtocol):
     max_size = _TLS_BUFFER
 
 
-def _tls_protocol(
-    loop: asyncio.AbstractEventLoop,
-    protocol: asyncio.Protocol,
-    context: ssl.SSLContext,
-    shaken: asyncio.Future[None],
-    limits: Limits,
-) -> asyncio.Protocol:
-    """TLS between a socket and a protocol, as ``loop.connect_accepted_socket`` makes it from ``ssl=``."""
-    make: Any = _Tls  # typeshed has no float for the times
-    tls: asyncio.Protocol = make(
-        loop,
-        protocol,
-        context,
-        shaken,
-        server_side=True,
-        ssl_handshake_timeout=limits.tls_handshake,
-        ssl_shutdown_timeout=limits.farewell,
-    )
-    return tls
-
-
 class KubeletServer:
     """Serves the kubelet API of one virtual node."""
 
@@ -209,11 +188,7 @@ class KubeletServer:
         try:
             accepted.setblocking(False)
             tune(accepted)
-            protocol = KubeletProtocol(
-                self._config, self._state, limits=self._limits, on_upgrade=self._service.upgrade, closed=closed
-            )
-            tls = _tls_protocol(loop, protocol, self._tls, shaken, self._limits)
-            transport, _ = await loop.connect_accepted_socket(lambda: tls, accepted)
+            transport, _ = await loop.connect_accepted_socket(lambda: self._protocol(shaken, closed), accepted)
             await shaken
             await closed
         except (OSError, TimeoutError) as error:  # TLS's errors are of the former
@@ -227,6 +202,24 @@ class KubeletServer:
             if not closed.done():
                 closed.set_result(None)
             self._metrics.connections.set(len(self._connections) - 1)
+
+    def _protocol(self, shaken: asyncio.Future[None], closed: asyncio.Future[None]) -> asyncio.BaseProtocol:
+        """HTTP within TLS, as asyncio puts them together when it is given a context."""
+        loop = asyncio.get_running_loop()
+        http = KubeletProtocol(
+            self._config, self._state, limits=self._limits, on_upgrade=self._service.upgrade, closed=closed
+        )
+        tls: Any = _Tls  # typeshed does not know that the times may be fractions
+        wrapped: asyncio.BaseProtocol = tls(
+            loop,
+            http,
+            self._tls,
+            shaken,
+            server_side=True,
+            ssl_handshake_timeout=self._limits.tls_handshake,
+            ssl_shutdown_timeout=self._limits.farewell,
+        )
+        return wrapped
 
     async def _end_connections(self) -> None:
         """Whatever is left has had its time."""

@@ -185,12 +185,13 @@ async def serving(
     twins: Pods | None = None,
     remote: Recorder | None = None,
     limits: Limits | None = None,
+    tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> AsyncIterator[KubeletServer]:
     server = KubeletServer(
         host="127.0.0.1",
         port=0,
-        tls=authority.server_context(),
+        tls=tls or authority.server_context(),
         node=NODE,
         version="v1.36.3-farlet",
         twins=twins or Pods([pod()]),

@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.kube.client import Client
 from app.kube.config import load
+from certs.tls import ServerTls
+from devcluster import pki
 from devcluster.cluster import Cluster
 from kubelet_api.call import CallError, Kind
 from kubelet_api.limits import Limits
@@ -531,6 +533,33 @@ def test_a_certificate_that_is_no_longer_believed(reviews: Reviews, authority: A
             for believed, status in ((True, 200), (False, 401), (True, 200)):  # noqa: B007
                 await wire.send(request("GET", "/healthz"))
                 assert (await wire.answer()).status == status
+
+    asyncio.run(main())
+
+
+def test_the_client_authority_is_replaced(reviews: Reviews, authority: Authority) -> None:
+    """Connections that are open already lose their word with it; those after it are not even made."""
+    after = Authority(servers=authority.servers)
+    tls = ServerTls()
+    pair = pki.server(authority.servers, NODE, ["127.0.0.1"])
+    tls.set_certificate(pair.certificate, pair.key)
+    tls.set_client_ca(authority.clients.certificate)
+    old, new = authority.user("admin", "system:masters"), after.user("admin", "system:masters")
+
+    async def main() -> None:
+        async with (
+            reviews() as client,
+            serving(client, authority, tls=tls.context, peer_certificate=tls.peer_certificate) as server,
+            connected(server, old) as wire,
+        ):
+            await wire.send(request("GET", "/healthz"))
+            assert (await wire.answer()).status == 200
+            tls.set_client_ca(after.clients.certificate)
+            await wire.send(request("GET", "/healthz"))
+            assert (await wire.answer()).status == 401
+            assert (await ask(server, new, "GET", "/healthz")).status == 200
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await ask(server, old, "GET", "/healthz")
 
     asyncio.run(main())
 
