@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from app.names import LOCK_NAMESPACE
-from app.settings import EventMode, RunSettings
+from app.settings import EventMode, Role, RunSettings, ServingCertificate
 
 LOCAL_MANIFEST: Final = "manifests/local-rbac.yaml"
 REMOTE_MANIFEST: Final = "manifests/remote-rbac.yaml"
@@ -53,6 +53,9 @@ def _rights(
 
 _LEASES: Final = "coordination.k8s.io"
 
+_NO_CALLERS: Final = "kubectl logs, exec, attach, port-forward and cp are refused"
+_NO_WAY_IN: Final = "kubectl logs, exec, attach, port-forward and cp do not reach into remote pods"
+
 LOCAL: Final = (
     *_rights("get list watch create patch", "nodes"),
     *_rights("patch", "nodes/status"),
@@ -63,6 +66,23 @@ LOCAL: Final = (
     *_rights("get create patch", "events", loss="pods have no events of ours"),
     *_rights("get watch create update", "leases", group=_LEASES, namespace=LOCK_NAMESPACE),
 )
+LOCAL_API: Final = (
+    *_rights("create", "tokenreviews", group="authentication.k8s.io", loss=_NO_CALLERS),
+    *_rights("create", "subjectaccessreviews", group="authorization.k8s.io", loss=_NO_CALLERS),
+)
+"""What the kubelet API needs."""
+LOCAL_CSR: Final = _rights(
+    "create get",
+    "certificatesigningrequests",
+    group="certificates.k8s.io",
+    loss="the kubelet API gets no certificate: give it one with --serving-certificate files",
+)
+LOCAL_OPTIONAL: Final = (
+    *_rights("get", "nodes/proxy"),
+    *_rights("update", "certificatesigningrequests/approval", group="certificates.k8s.io"),
+    *_rights("approve", "signers", group="certificates.k8s.io"),
+)
+"""Convenience, asked for when it is used."""
 LOCAL_REMOVE: Final = (
     *_rights("delete", "nodes"),
     *_rights("create", "pods/eviction"),
@@ -81,6 +101,13 @@ REMOTE: Final = (
     *_rights("patch", "pods/ephemeralcontainers", loss="kubectl debug does not reach the remote pod"),
     *_rights("patch", "pods/resize", loss="pods are not resized in place"),
 )
+REMOTE_API: Final = (
+    *_rights("get", "pods/log", loss=_NO_WAY_IN),
+    *_rights("get create", "pods/exec", loss=_NO_WAY_IN),
+    *_rights("get create", "pods/attach", loss=_NO_WAY_IN),
+    *_rights("get create", "pods/portforward", loss=_NO_WAY_IN),
+)
+"""What the kubelet API carries over."""
 REMOTE_NODES: Final = _rights(
     "list watch", "nodes", instead="size the node by --capacity, --capacity-quota, --capacity-command or --capacity-url"
 )
@@ -90,14 +117,21 @@ REMOTE_QUOTA: Final = _rights("list watch", "resourcequotas", instead="size the 
 REMOTE_REMOVE: Final = _rights("list", "namespaces")
 
 
-def local(_settings: RunSettings) -> Sequence[Right]:
-    """What ``farlet run`` needs in the local cluster."""
-    return LOCAL
+def local(settings: RunSettings) -> Sequence[Right]:
+    """What ``farlet run`` needs in the local cluster, with these settings."""
+    needed = [*LOCAL]
+    if settings.role is not Role.WORKER:
+        needed += LOCAL_API
+        if settings.serving_certificate is ServingCertificate.CSR:
+            needed += LOCAL_CSR
+    return needed
 
 
 def remote(settings: RunSettings) -> Sequence[Right]:
     """What ``farlet run`` needs in the remote cluster, with these settings."""
     needed = [*REMOTE]
+    if settings.role is not Role.WORKER:
+        needed += REMOTE_API
     if settings.events is not EventMode.NONE:
         needed += REMOTE_EVENTS
     if settings.capacity_quota is not None:

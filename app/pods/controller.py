@@ -78,7 +78,7 @@ class PodController:
         recorder: EventRecorder,
         may_write: Callable[[], bool],
     ) -> None:
-        self.queue: WorkQueue[str] = WorkQueue()
+        self.queue: WorkQueue[str] = WorkQueue(name="pods")
         self._local = local
         self._remote = remote
         self._local_pods = local_pods

@@ -97,7 +97,16 @@ def _child(at_end: contextlib.ExitStack, folder: Path, arguments: Sequence[str])
     environment = {**os.environ, "PYTHONPATH": str(_CHECKOUT)}
     with (folder / "farlet.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "app", *arguments, "--health-address", "127.0.0.1:0"],
+            [
+                sys.executable,
+                "-m",
+                "app",
+                *arguments,
+                "--health-address",
+                "127.0.0.1:0",
+                "--kubelet-address",
+                "0.0.0.0:0",
+            ],
             env=environment,
             stdout=log,
             stderr=log,

@@ -39,12 +39,13 @@ def needed(*tables: Iterable[Right]) -> set[tuple[str, str, str, str | None]]:
 
 
 def test_the_local_manifest_grants_what_is_needed_and_no_more() -> None:
-    assert granted(rights.LOCAL_MANIFEST) == needed(rights.LOCAL, rights.LOCAL_REMOVE)
+    api = (rights.LOCAL_API, rights.LOCAL_CSR, rights.LOCAL_OPTIONAL)
+    assert granted(rights.LOCAL_MANIFEST) == needed(rights.LOCAL, rights.LOCAL_REMOVE, *api)
 
 
 def test_the_remote_manifest_grants_what_is_needed_and_no_more() -> None:
-    tables = (rights.REMOTE, rights.REMOTE_EVENTS, rights.REMOTE_NODES, rights.REMOTE_QUOTA, rights.REMOTE_REMOVE)
-    assert granted(rights.REMOTE_MANIFEST) == needed(*tables)
+    tables = (rights.REMOTE, rights.REMOTE_API, rights.REMOTE_EVENTS, rights.REMOTE_NODES, rights.REMOTE_QUOTA)
+    assert granted(rights.REMOTE_MANIFEST) == needed(*tables, rights.REMOTE_REMOVE)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from tests.eventually import eventually
 
+ANY_PORT = ("--health-address", "127.0.0.1:0", "--kubelet-address", "0.0.0.0:0")
+"""Several of them run on one machine."""
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 
 
@@ -73,7 +75,7 @@ class Farlet:
 def running(local: Cluster, remote: Cluster, node: str, folder: Path, *options: str) -> Iterator[Farlet]:
     """A Farlet that runs while the block does; its node is removed afterwards."""
     install_rights(local, remote)
-    farlet = Farlet(local, remote, node, folder / "farlet.log", ["--health-address", "127.0.0.1:0", *options])
+    farlet = Farlet(local, remote, node, folder / "farlet.log", [*ANY_PORT, *options])
     try:
         farlet.start()
         yield farlet

@@ -12,7 +12,7 @@ import pytest
 
 from app import names
 from devcluster.cluster import Cluster
-from tests.cluster.farlet import Farlet, pod_manifest, running
+from tests.cluster.farlet import ANY_PORT, Farlet, pod_manifest, running
 from tests.cluster.pods import shell
 from tests.eventually import eventually
 
@@ -320,9 +320,7 @@ def test_the_container_sees_what_it_would_see_locally(farlet: Farlet, namespace:
 
 
 def test_a_second_farlet_for_the_same_node_waits(farlet: Farlet, namespace: str, tmp_path: Path) -> None:
-    second = Farlet(
-        farlet.local, farlet.remote, farlet.node, tmp_path / "second.log", ["--health-address", "127.0.0.1:0"]
-    )
+    second = Farlet(farlet.local, farlet.remote, farlet.node, tmp_path / "second.log", [*ANY_PORT])
     second.start()  # its node is Ready, thanks to the first
     try:
         assert "is the leader" not in second.log.read_text()

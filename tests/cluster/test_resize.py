@@ -24,7 +24,7 @@ from app.node.object import TAINT_UNREACHABLE
 from devcluster import faults, kwok
 from devcluster.cluster import Cluster
 from devcluster.fleet import Fleet
-from tests.cluster.farlet import Farlet, install_rights, pod_manifest, running
+from tests.cluster.farlet import ANY_PORT, Farlet, install_rights, pod_manifest, running
 from tests.eventually import eventually
 
 pytestmark = [
@@ -292,7 +292,7 @@ def test_what_cannot_work_is_one_line_at_start(local: Cluster, remote: Cluster, 
     common = [
         *("--kubeconfig", str(local.service_account_kubeconfig("farlet", "farlet"))),
         *("--remote-kubeconfig", str(remote.service_account_kubeconfig("farlet", "farlet"))),
-        *("--node-name", f"no-{namespace}", "--health-address", "127.0.0.1:0"),
+        *("--node-name", f"no-{namespace}", *ANY_PORT),
     ]
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda case: start(*common, *case[0]), cases))
