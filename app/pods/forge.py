@@ -14,16 +14,13 @@ from typing import Any, Final, Literal
 
 from app import names
 from app.kube.objects import Object
+from app.names import MARK_METADATA, MARK_RESOURCES, MARK_SPEC, MARKS
 from app.pods.downward import View, rewrite_env, rewrite_volumes
 from app.pods.naming import HOSTNAME_OVERRIDE_SINCE, hostname_fields, short_hash, twin_name
 
-MARK_METADATA: Final = f"{names.GROUP}/carried-metadata"
-MARK_SPEC: Final = f"{names.GROUP}/carried-spec"
-MARK_RESOURCES: Final = f"{names.GROUP}/carried-resources"
-MARKS: Final = (MARK_METADATA, MARK_SPEC, MARK_RESOURCES)
-"""Annotations of a remote pod: hashes of what can change later, as it was last carried there (see ``changes``)."""
-
-WRITTEN_BACK: Final = frozenset({names.ANNOTATION_REMOTE_UID, names.ANNOTATION_RESTARTS_BEFORE})
+WRITTEN_BACK: Final = frozenset(
+    {names.ANNOTATION_REMOTE_UID, names.ANNOTATION_RESTARTS_BEFORE, names.ANNOTATION_STARTED}
+)
 """Annotations that Farlet itself puts on local pods: not the user's, and no change that has to be carried."""
 
 NOT_CARRIED_ANNOTATIONS: Final = WRITTEN_BACK | {"kubectl.kubernetes.io/last-applied-configuration"}
@@ -264,12 +261,12 @@ def _place(spec: Object, local_namespace: str, remote_namespace: str, options: F
     if options.runtime_class and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = options.runtime_class
 
-    affinity = _join_affinity(spec.pop("affinity", None) or {}, options.affinity)
-    for term in _pod_affinity_terms(affinity):
+    own = spec.pop("affinity", None) or {}
+    for term in _pod_affinity_terms(own):
         _drop_merged_keys(term)
         if local_namespace in (term.get("namespaces") or []):
             term["namespaces"] = [remote_namespace if n == local_namespace else n for n in term["namespaces"]]
-    if affinity:
+    if affinity := _join_affinity(own, options.affinity):
         spec["affinity"] = affinity
     for constraint in spec.get("topologySpreadConstraints") or []:
         _drop_merged_keys(constraint)
