@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.facts import Facts
+from app.kube.informer import DEFAULT_TIMING, Timing
 from app.kube.objects import Object
 from app.node.object import NodeOptions
 from app.node.placement import Placement
@@ -47,6 +48,12 @@ def forge_options(settings: RunSettings, facts: Facts) -> ForgeOptions:
         priority_class=settings.remote_priority_class,
         allow_host=settings.allow_host,
     )
+
+
+def watch_timing(settings: RunSettings) -> Timing:
+    """How patient the informers are; a watch that lasted until its silence was a good one, however short that is."""
+    silence = settings.watch_silence
+    return Timing(silence=silence, healthy=min(DEFAULT_TIMING.healthy, silence))
 
 
 def node_options(settings: RunSettings, facts: Facts) -> NodeOptions:

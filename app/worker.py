@@ -65,14 +65,15 @@ class Worker:
         lock = LeaderLock(local, names.LOCK_NAMESPACE, names.lock_name(node), f"{socket.gethostname()}-{os.getpid()}")
         # no write of ours leaves once the lock is lost, on whichever side
         fenced_local, fenced_remote = local.fenced(lock.check), remote.fenced(lock.check)
-        caches = Caches(local, remote, facts, node)
+        timing = options.watch_timing(settings)
+        caches = Caches(local, remote, facts, node, timing)
         placement = options.placement(settings)
         fixed = stated.parse_flag(settings.capacity) if settings.capacity else None
         claims = remote_nodes = None
         self._informers = caches.all()
         if fixed is None:
             claims = Claims({names.LABEL_ORIGIN: facts.local_id, names.LABEL_NODE: node})
-            remote_nodes = Informer(remote, NODES)
+            remote_nodes = Informer(remote, NODES, timing=timing)
             # everything but our own pods, which are many and known already
             others = [
                 Informer(
@@ -81,6 +82,7 @@ class Worker:
                     label_selector=selector,
                     field_selector="status.phase!=Succeeded,status.phase!=Failed",
                     on_change=claims.on_pod,
+                    timing=timing,
                 )
                 for selector in (
                     f"{names.LABEL_ORIGIN}!={facts.local_id}",
