@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from app import names
@@ -67,18 +68,29 @@ def settle(farlet: Farlet, namespace: str) -> None:
 
 def writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
     """What Farlet wrote to pods and twins of a namespace, by the audit log from that line on."""
-    found = []
+    kinds = ("pods", "replicasets", "jobs")
+    return [
+        f"{event['verb']} {item['resource']} {item.get('name')} {item.get('subresource', '')}"
+        for event, item in _audited(cluster, since, namespace)
+        if event["user"].get("username") == "system:serviceaccount:farlet:farlet" and item.get("resource") in kinds
+    ]
+
+
+def kubelet_writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
+    """The pods whose status a kubelet wrote; it goes on for a while after they are Ready."""
+    return [
+        str(item.get("name"))
+        for event, item in _audited(cluster, since, namespace)
+        if event["user"].get("username", "").startswith("system:node:") and item.get("subresource") == "status"
+    ]
+
+
+def _audited(cluster: Cluster, since: int, namespace: str) -> Iterator[tuple[Object, Object]]:
     for line in cluster.layout.audit_log.read_text().splitlines()[since:]:
         event = json.loads(line)
         item = event.get("objectRef", {})
-        if (
-            event["user"].get("username") == "system:serviceaccount:farlet:farlet"
-            and event["verb"] not in ("get", "list", "watch")
-            and item.get("namespace") == namespace
-            and item.get("resource") in ("pods", "replicasets", "jobs")
-        ):
-            found.append(f"{event['verb']} {item['resource']} {item.get('name')} {item.get('subresource', '')}")
-    return found
+        if item.get("namespace") == namespace and event["verb"] not in ("get", "list", "watch"):
+            yield event, item
 
 
 def audit_mark(cluster: Cluster) -> int:
