@@ -34,6 +34,9 @@ _TWINS: dict[str, Resource] = {"ReplicaSet": REPLICA_SETS, "Job": JOBS}
 _REFUSED_AGAIN = 60.0
 """Seconds after which a pod that could not be offloaded is looked at again, besides when something changes."""
 
+_FINISH = 5.0
+"""Seconds that what is in flight has at the end. A pod that runs once and was about to be started would be lost."""
+
 
 def by_uid(envelope: Envelope) -> list[str]:
     """Index of local pods."""
@@ -127,7 +130,7 @@ class PodController:
 
     async def run(self, workers: int) -> None:
         """Work until cancelled; the informers must be synced by now: nothing is decided on half a picture."""
-        await self.queue.run(self.reconcile, workers)
+        await self.queue.run(self.reconcile, workers, grace=_FINISH)
 
     # ------------------------------------------------------------------ one pod
 

@@ -209,6 +209,29 @@ def test_killed_at_any_moment(farlet: Farlet) -> None:
             assert len(history.pods[item["metadata"]["uid"]]) == 1, f"{name} was never started anew"
 
 
+def test_an_orderly_end_loses_no_pod_that_runs_once(farlet: Farlet) -> None:
+    """SIGTERM in the middle of starting them: what is in flight is finished, the rest is for the next."""
+
+    def jobs() -> list[Object]:
+        return farlet.remote.api.items(f"/apis/batch/v1/namespaces/{farlet.node}/jobs")
+
+    def end_amid(number: int) -> None:
+        leads(farlet, number + 1)
+        items = [pod(f"once-{number}-{index}", farlet.node, "Never") for index in range(20)]
+        with ThreadPoolExecutor(1) as thread:
+            creating = thread.submit(_create, farlet.local, items)
+            eventually(jobs, "the first are started", until=lambda found: len(found) > 20 * number)
+            assert farlet.stop() == 0
+            creating.result(60)
+        farlet.start()
+
+    for number in range(3):
+        end_amid(number)
+    phases = {name: item["status"]["phase"] for name, item in everything_settles(farlet).items()}
+    assert [name for name, phase in phases.items() if phase != "Succeeded"] == []
+    assert len(phases) == 60
+
+
 def _exactly_one_twin_each(farlet: Farlet) -> None:
     def differences() -> list[str]:
         # a run-once pod that was about to be started when Farlet died is given up, and has no twin
