@@ -13,7 +13,7 @@ from app import names
 from app.facts import Facts, StartError
 from app.kube.client import Client
 from app.kube.errors import Forbidden
-from app.kube.informer import Informer
+from app.kube.informer import DEFAULT_TIMING, Informer, Timing
 from app.kube.resources import JOBS, NAMESPACES, NODES, PODS, REPLICA_SETS
 from app.pods.controller import BY_POD_UID, BY_UID, by_pod_uid, by_uid
 
@@ -23,13 +23,15 @@ _SYNC_TIMEOUT = 120.0
 class Caches:
     """The objects that concern one virtual node."""
 
-    def __init__(self, local: Client, remote: Client, facts: Facts, node: str) -> None:
+    def __init__(self, local: Client, remote: Client, facts: Facts, node: str, timing: Timing = DEFAULT_TIMING) -> None:
         ours = f"{names.LABEL_ORIGIN}={facts.local_id},{names.LABEL_NODE}={node}"
-        self.own_node = Informer(local, NODES, field_selector=f"metadata.name={node}")
-        self.local_namespaces = Informer(local, NAMESPACES)
-        self.local_pods = Informer(local, PODS, field_selector=f"spec.nodeName={node}", indexers={BY_UID: by_uid})
+        self.own_node = Informer(local, NODES, field_selector=f"metadata.name={node}", timing=timing)
+        self.local_namespaces = Informer(local, NAMESPACES, timing=timing)
+        self.local_pods = Informer(
+            local, PODS, field_selector=f"spec.nodeName={node}", indexers={BY_UID: by_uid}, timing=timing
+        )
         self.remote_pods, self.replica_sets, self.jobs = (
-            Informer(remote, resource, label_selector=ours, indexers={BY_POD_UID: by_pod_uid})
+            Informer(remote, resource, label_selector=ours, indexers={BY_POD_UID: by_pod_uid}, timing=timing)
             for resource in (PODS, REPLICA_SETS, JOBS)
         )
 

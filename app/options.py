@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from app import names
 from app.facts import Facts
+from app.kube.informer import DEFAULT_TIMING, Timing
 from app.kube.objects import Object
 from app.namespaces import mapping
 from app.node.object import NodeOptions, check_label
@@ -131,6 +132,12 @@ def forge_options(settings: RunSettings, facts: Facts) -> ForgeOptions:
 def ip_map(settings: RunSettings) -> IpMap:
     """The addresses of remote pods as the local cluster sees them."""
     return IpMap.parse(settings.pod_cidr_map)
+
+
+def watch_timing(settings: RunSettings) -> Timing:
+    """How patient the informers are; a watch that lasted until its silence was a good one, however short that is."""
+    silence = settings.watch_silence
+    return Timing(silence=silence, healthy=min(DEFAULT_TIMING.healthy, silence))
 
 
 def node_options(settings: RunSettings, facts: Facts, kubelet_port: int) -> NodeOptions:

@@ -173,6 +173,9 @@ class RunSettings:
 
     # running
     workers: int = setting(16, "Pods that are worked on at once.", metavar="N")
+    watch_silence: float = setting(
+        95.0, "A watch without a word is replaced after this; the API servers say one every minute.", metavar="SECONDS"
+    )
     health_address: str = setting("127.0.0.1:10248", "/livez and /readyz.", metavar="HOST:PORT")
     log_format: LogFormat = setting(LogFormat.TEXT, "How log lines are written.")
 
@@ -245,6 +248,7 @@ _POSITIVE = (
     "max_streams_per_user",
     "stream_idle",
     "workers",
+    "watch_silence",
 )
 
 

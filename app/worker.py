@@ -86,9 +86,10 @@ class Worker:
         lock = LeaderLock(local, names.LOCK_NAMESPACE, names.lock_name(node), f"{socket.gethostname()}-{os.getpid()}")
         # no write of ours leaves once the lock is lost, on whichever side
         fenced_local, fenced_remote = local.fenced(lock.check), remote.fenced(lock.check)
-        caches = self.caches = Caches(local, remote, facts, node)
+        timing = options.watch_timing(settings)
+        caches = self.caches = Caches(local, remote, facts, node, timing)
         own = {names.LABEL_ORIGIN: facts.local_id, names.LABEL_NODE: node}
-        sizes = source(settings, remote, own, options.placement(settings))
+        sizes = source(settings, remote, own, options.placement(settings), timing)
         self._informers = [*caches.all(), *sizes.informers()]
 
         async with EventRecorder(fenced_local, "farlet", instance=node) as recorder:

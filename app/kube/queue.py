@@ -125,7 +125,7 @@ class WorkQueue(Generic[K]):
         self._failures: dict[K, int] = {}
         self._idle: deque[asyncio.Future[K | None]] = deque()
         """Workers that wait: each for the key that is handed to it, or for None, which ends it."""
-        self._stopping = False
+        self._stopping = self._ending = False
         self._overflowed = False
         self._runs = self._retries = self._refused = 0
 
@@ -182,11 +182,26 @@ class WorkQueue(Generic[K]):
             refused=self._refused,
         )
 
-    async def run(self, reconcile: Callable[[K], Awaitable[Result]], workers: int) -> None:
+    async def run(self, reconcile: Callable[[K], Awaitable[Result]], workers: int, *, grace: float = 0.0) -> None:
         """Reconcile keys, at most *workers* at a time, until cancelled or stopped.
 
-        Cancelling it cancels what is in flight; those keys are back in the queue then, for another ``run``.
+        When it is cancelled, what is in flight has *grace* seconds to finish and is cancelled then; those keys are
+        back in the queue, for another ``run``.
         """
+        work = asyncio.create_task(self._work_all(reconcile, workers), name=self.name)
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if grace > 0:
+                self._end_workers()
+                await asyncio.wait((work,), timeout=grace)
+            raise
+        finally:
+            work.cancel()
+            await asyncio.wait((work,))
+            self._ending = False
+
+    async def _work_all(self, reconcile: Callable[[K], Awaitable[Result]], workers: int) -> None:
         async with asyncio.TaskGroup() as group:
             for number in range(workers):
                 group.create_task(self._work(reconcile), name=f"{self.name}-{number}")
@@ -194,6 +209,11 @@ class WorkQueue(Generic[K]):
     def stop(self) -> None:
         """Let ``run`` return when what is in flight is finished; no other key is ever begun."""
         self._stopping = True
+        self._end_workers()
+
+    def _end_workers(self) -> None:
+        """Let each worker end when it has finished what it does."""
+        self._ending = True
         while (waiter := self._waiting_worker()) is not None:
             waiter.set_result(None)
 
@@ -209,7 +229,7 @@ class WorkQueue(Generic[K]):
         """
         if self._order:
             await asyncio.sleep(0)
-        if self._stopping:
+        if self._stopping or self._ending:
             return None
         if self._order:
             key = self._order.popleft()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from app.kube.client import Client
-from app.kube.informer import Informer
+from app.kube.informer import DEFAULT_TIMING, Informer, Timing
 from app.kube.objects import Envelope, Key, Object
 from app.kube.resources import NODES, PODS, RESOURCE_QUOTAS
 from app.names import LABEL_NODE, LABEL_ORIGIN
@@ -111,13 +111,20 @@ class RemoteNodes(Source):
     damped = True
 
     def __init__(
-        self, remote: Client, own: Mapping[str, str], *, share: int, rounding: Rounding, placement: Placement
+        self,
+        remote: Client,
+        own: Mapping[str, str],
+        *,
+        share: int,
+        rounding: Rounding,
+        placement: Placement,
+        timing: Timing = DEFAULT_TIMING,
     ) -> None:
         super().__init__(f"{share} % of what is free on the remote nodes")
         self._own, self._share, self._rounding, self._placement = own, share, rounding, placement
         self._claims: dict[str, Claim] = {}
         """What pods of others take, kept instead of the pods."""
-        self._nodes = Informer(remote, NODES, on_change=self._on_node)
+        self._nodes = Informer(remote, NODES, on_change=self._on_node, timing=timing)
         # everything but our own pods, which are many and known already
         self._others = [
             Informer(
@@ -126,6 +133,7 @@ class RemoteNodes(Source):
                 label_selector=selector,
                 field_selector="status.phase!=Succeeded,status.phase!=Failed",
                 on_change=self._on_pod,
+                timing=timing,
             )
             for selector in (
                 f"{LABEL_ORIGIN}!={own[LABEL_ORIGIN]}",
@@ -164,7 +172,16 @@ class Quota(Source):
 
     damped = True
 
-    def __init__(self, remote: Client, own: Mapping[str, str], where: str, *, share: int, rounding: Rounding) -> None:
+    def __init__(
+        self,
+        remote: Client,
+        own: Mapping[str, str],
+        where: str,
+        *,
+        share: int,
+        rounding: Rounding,
+        timing: Timing = DEFAULT_TIMING,
+    ) -> None:
         self._namespace, _, self._name = where.partition("/")
         one_or_all = f"the ResourceQuota {where}" if self._name else f"the ResourceQuotas of {where}"
         super().__init__(one_or_all if share == 100 else f"{share} % of {one_or_all}")
@@ -180,6 +197,7 @@ class Quota(Source):
             namespace=self._namespace,
             field_selector=f"metadata.name={self._name}" if self._name else None,
             on_change=self._on_quota,
+            timing=timing,
         )
         self._pods = Informer(
             remote,
@@ -187,6 +205,7 @@ class Quota(Source):
             namespace=self._namespace,
             label_selector=",".join(f"{key}={value}" for key, value in own.items()),
             on_change=self._on_pod,
+            timing=timing,
         )
 
     def informers(self) -> Sequence[Informer]:
@@ -290,20 +309,22 @@ class Polled(Source):
             raise CapacityError(f"{self.what}: {error}") from error
 
 
-def source(settings: RunSettings, remote: Client, own: Mapping[str, str], placement: Placement) -> Source:
+def source(
+    settings: RunSettings, remote: Client, own: Mapping[str, str], placement: Placement, timing: Timing = DEFAULT_TIMING
+) -> Source:
     """The one that the settings name; *own* are the labels of what is ours in the remote cluster."""
     if settings.capacity is not None:
         return Fixed(settings.capacity)
     if settings.capacity_quota is not None:
         share = QUOTA_SHARE if settings.share is None else settings.share
-        return Quota(remote, own, settings.capacity_quota, share=share, rounding=settings.rounding)
+        return Quota(remote, own, settings.capacity_quota, share=share, rounding=settings.rounding, timing=timing)
     interval = settings.capacity_interval
     if (command := settings.capacity_command) is not None:
         return Polled(f"--capacity-command {command.split()[0]}", lambda: programs.run_command(command), interval)
     if (url := settings.capacity_url) is not None:
         return Polled(f"--capacity-url {programs.without_secrets(url)}", lambda: programs.fetch(url), interval)
     share = SHARE if settings.share is None else settings.share
-    return RemoteNodes(remote, own, share=share, rounding=settings.rounding, placement=placement)
+    return RemoteNodes(remote, own, share=share, rounding=settings.rounding, placement=placement, timing=timing)
 
 
 def _kept(known: dict[str, T], old: Envelope | None, new: Envelope | None, worth: Callable[[Object], T | None]) -> bool:

@@ -39,6 +39,9 @@ _REFUSED_AGAIN = 60.0
 _DAEMON_SETS = 1024
 """DaemonSets that are remembered to have been told that their pods stay."""
 
+_FINISH = 5.0
+"""Seconds that what is in flight has at the end. A pod that runs once and was about to be started would be lost."""
+
 
 def by_uid(envelope: Envelope) -> list[str]:
     """Index of local pods."""
@@ -136,7 +139,7 @@ class PodController:
 
     async def run(self, workers: int) -> None:
         """Work until cancelled; the informers must be synced by now: nothing is decided on half a picture."""
-        await self.queue.run(self.reconcile, workers)
+        await self.queue.run(self.reconcile, workers, grace=_FINISH)
 
     # ------------------------------------------------------------------ one pod
 

@@ -450,6 +450,33 @@ def test_cancelling_ends_all_workers_and_keeps_the_keys(moment: float) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("duration", "finished", "took"), [(1.0, "abc", 0.5), (1000.0, "", 5.0)])
+def test_what_is_in_flight_has_a_grace(duration: float, finished: str, took: float) -> None:
+    """Cancelled half a second into the runs: they come to their end if they are quick, and no other begins."""
+
+    async def scenario() -> None:
+        queue: WorkQueue[str] = WorkQueue()
+        script = Script(duration=duration)
+        task = asyncio.create_task(queue.run(script, 3, grace=5.0))
+        for key in "abcde":
+            queue.add(key)
+        await asyncio.sleep(0.5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert now() == pytest.approx(0.5 + took)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert sorted(key for key, _ in script.started) == list("abc")
+        assert sorted(key for key, _ in script.finished) == list(finished)
+        again = Script()
+        async with working(queue, again):
+            await asyncio.sleep(1)
+        left = "de" if finished else "abcde"
+        assert sorted(key for key, _ in again.started) == list(left), "the others are for another run"
+
+    run(scenario())
+
+
 def test_cancelled_in_the_moment_a_key_is_handed_over() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
