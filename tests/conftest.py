@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from devcluster import faults
@@ -23,6 +24,12 @@ from devcluster.fleet import Fleet, check_means
 from devcluster.layout import state_root
 from devcluster.process import Identity
 from tests.eventually import eventually
+
+# How long an example takes says something about the machine, and tests never assert on time.
+hypothesis.settings.register_profile(
+    "farlet", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("farlet")
 
 SHARED, FAULTY = "test", "faults"
 RUN = "FARLET_TEST_RUN"

@@ -9,17 +9,16 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from app.kube.objects import Object
 from app.names import REMOTE_UNREACHABLE
+from app.settings import OnUnreachable
 
 READY: Final = "Ready"
 REMOTE_REACHABLE: Final = "RemoteReachable"
 OWN: Final = ("MemoryPressure", "DiskPressure", "PIDPressure", REMOTE_REACHABLE, READY)
 """The types that are ours, in the order in which they are shown; those of others are never touched."""
-
-OnUnreachable = Literal["not-ready", "keep"]
 
 _PRESSURES: Final = (
     ("MemoryPressure", "RemoteHasSufficientMemory", "short of memory"),
@@ -56,7 +55,7 @@ def healthy() -> Health:
 def unreachable(since: datetime.datetime, error: str, policy: OnUnreachable, *, what: str = "GET /readyz") -> Health:
     """The remote cluster does not answer: what was tried, since when it fails, and how it failed last."""
     problem = f"the remote cluster's API server cannot be reached since {timestamp(since)}: {what}: {_one_line(error)}"
-    if policy == "keep":
+    if policy is OnUnreachable.KEEP:
         ready, reason = True, "RemoteUnreachableKept"
         message = f"{problem}. Kept Ready by --on-unreachable=keep: pods run on, and show what was last known of them"
     else:

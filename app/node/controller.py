@@ -88,7 +88,7 @@ class NodeController:
         if reach.reachable:
             self._health, self._keep_away = conditions.healthy(), False
         else:
-            self._health = conditions.unreachable(reach.since, reach.error, self._policy.value)
+            self._health = conditions.unreachable(reach.since, reach.error, self._policy)
             self._keep_away = self._policy is OnUnreachable.KEEP
         self._wake.set()
 

@@ -232,7 +232,7 @@ def _taints(options: NodeOptions, *, keep_away: bool) -> list[Object]:
 
 def _addresses(options: NodeOptions) -> list[Object]:
     internal = [{"type": "InternalIP", "address": address} for address in options.addresses]
-    return [*internal, {"type": "Hostname", "address": options.name}]
+    return internal
 
 
 def _node_info(options: NodeOptions, nodes: Sequence[Object], *, os: str, arch: str) -> Object:

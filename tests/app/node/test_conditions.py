@@ -7,6 +7,7 @@ import datetime
 import pytest
 
 from app.node.conditions import OWN, Health, conditions, healthy, ready_condition, stopped, timestamp, unreachable
+from app.settings import OnUnreachable
 
 NOW = datetime.datetime(2026, 7, 30, 12, 0, 0, 999_999, tzinfo=datetime.UTC)
 SINCE = NOW - datetime.timedelta(minutes=2)
@@ -17,8 +18,8 @@ LATER = NOW + datetime.timedelta(seconds=10)
     ("health", "ready", "reachable"),
     [
         (healthy(), "True", "True"),
-        (unreachable(SINCE, "refused", "not-ready"), "False", "False"),
-        (unreachable(SINCE, "refused", "keep"), "True", "False"),
+        (unreachable(SINCE, "refused", OnUnreachable.NOT_READY), "False", "False"),
+        (unreachable(SINCE, "refused", OnUnreachable.KEEP), "True", "False"),
         (stopped(NOW), "False", "True"),
     ],
 )
@@ -40,18 +41,18 @@ def test_what_is_said_in_each_state(health: Health, ready: str, reachable: str) 
 
 @pytest.mark.parametrize("policy", ["not-ready", "keep"])
 def test_an_unreachable_remote_is_told_with_what_failed_since_when_and_how(policy: str) -> None:
-    health = unreachable(SINCE, "no route\n  to host", policy)  # type: ignore[arg-type]
+    health = unreachable(SINCE, "no route\n  to host", OnUnreachable(policy))
     for message in (health.message, health.reachable_message):
         assert "cannot be reached since 2026-07-30T11:58:00Z: GET /readyz: no route to host" in message
     assert health.reason.startswith("RemoteUnreachable")
 
 
 def test_a_long_error_is_cut() -> None:
-    assert len(unreachable(SINCE, "x" * 10_000, "keep").message) < 1000
+    assert len(unreachable(SINCE, "x" * 10_000, OnUnreachable.KEEP).message) < 1000
 
 
 def test_an_error_without_text_is_still_a_sentence() -> None:
-    assert "no reason given" in unreachable(SINCE, " ", "keep").message
+    assert "no reason given" in unreachable(SINCE, " ", OnUnreachable.KEEP).message
 
 
 def test_a_transition_is_a_flip_of_the_status_and_nothing_else() -> None:
@@ -61,7 +62,7 @@ def test_a_transition_is_a_flip_of_the_status_and_nothing_else() -> None:
     assert {c["lastHeartbeatTime"] for c in same} == {timestamp(LATER)}
     reworded = ready_condition(LATER, True, "Other", "other words", first)
     assert (reworded["lastTransitionTime"], reworded["reason"]) == (timestamp(NOW), "Other")
-    flipped = conditions(LATER, unreachable(SINCE, "refused", "not-ready"), same)
+    flipped = conditions(LATER, unreachable(SINCE, "refused", OnUnreachable.NOT_READY), same)
     assert {c["type"]: c["lastTransitionTime"] for c in flipped} == {
         "MemoryPressure": timestamp(NOW),
         "DiskPressure": timestamp(NOW),

@@ -71,7 +71,6 @@ def test_the_whole_object() -> None:
     assert status["addresses"] == [
         {"type": "InternalIP", "address": "10.0.0.1"},
         {"type": "InternalIP", "address": "fd00::1"},
-        {"type": "Hostname", "address": "far"},
     ]
     assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10300}}
     assert status["conditions"][-1]["type"] == "Ready"
