@@ -23,6 +23,8 @@ NOW = datetime.datetime(2026, 7, 30, 12, 0, tzinfo=datetime.UTC)
 LATER = NOW + datetime.timedelta(minutes=5)
 CAPACITY = {"cpu": "90", "memory": "256Gi", "pods": "99", "nvidia.com/gpu": "2"}
 
+NOT_READY = OnUnreachable.NOT_READY
+
 
 def forged(
     capacity: dict[str, str] = CAPACITY,
@@ -242,9 +244,7 @@ def test_what_the_server_or_others_add_to_the_status_is_no_difference() -> None:
 
 def test_a_condition_that_changes() -> None:
     node = stored(forged())
-    state = conditions(
-        LATER, unreachable(LATER, "connection refused", OnUnreachable.NOT_READY), node["status"]["conditions"]
-    )
+    state = conditions(LATER, unreachable(LATER, "connection refused", NOT_READY), node["status"]["conditions"])
     patch = status_patch(node, forged(state=state))
     assert patch is not None
     assert patch["status"] == {"conditions": state}
@@ -307,9 +307,7 @@ def test_a_real_api_server_agrees(local: Cluster, virtual_node: str) -> None:
             {"cpu": "45500m", "memory": "115964116992", "pods": "10k"},
             name=virtual_node,
             addresses=["10.0.0.2", "fd00::2"],
-            state=conditions(
-                LATER, unreachable(LATER, "refused", OnUnreachable.NOT_READY), node["status"]["conditions"]
-            ),
+            state=conditions(LATER, unreachable(LATER, "refused", NOT_READY), node["status"]["conditions"]),
         )
         node = local.api.get(path)
         patch(metadata_patch(node, second))
