@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import logging
+import os
 import socket
 import ssl
 import weakref
@@ -252,6 +253,6 @@ def _in_words(error: BaseException) -> str:
             return "its name cannot be resolved"
         case EOFError():
             return "it closed the connection"
-        case OSError():
-            return error.strerror or str(error)
+        case OSError(errno=int(number)):
+            return os.strerror(number)
     return str(error)

@@ -158,15 +158,12 @@ class Front:
                 self.meters.append(Count())
                 await self.calls.upgrade(call, client, self.meters[-1])
         except CallError as error:
-            await answer(client, error.status, error.message.encode(), "text/plain; charset=utf-8")
+            if matched is not None and matched[3] == "log":  # of which the API server makes an object
+                await refuse(client, error.status, error.message)
+            else:
+                await answer(client, error.status, error.message.encode(), "text/plain; charset=utf-8")
         except ApiError as error:
-            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": error.reason}
-            await answer(
-                client,
-                error.status,
-                json.dumps({**status, "message": error.message, "code": error.status}).encode(),
-                "application/json",
-            )
+            await refuse(client, error.status, error.message)
 
     async def _logs(self, call: Call, client: Held) -> None:
         stream = await self.calls.logs(call)
@@ -215,6 +212,11 @@ async def answer(client: Held, status: int, body: bytes, content_type: str) -> N
     head = f"HTTP/1.1 {status} Whatever\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
     await client.write(head.encode() + b"Connection: close\r\n\r\n" + body)
     await client.close()
+
+
+async def refuse(client: Held, status: int, message: str) -> None:
+    content = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": status}
+    await answer(client, status, json.dumps(content).encode(), "application/json")
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ def gateway(cluster: Cluster, folder: Path) -> Iterator[Path]:
     server = content["clusters"][0]["cluster"]["server"]
     content["clusters"][0]["cluster"] = {
         "server": f"https://127.0.0.1:{port}",
-        "certificate-authority": str(_certificate(folder)),
+        "certificate-authority": str(certificate(folder)),
     }
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(content))
@@ -87,12 +87,12 @@ def gateway(cluster: Cluster, folder: Path) -> Iterator[Path]:
         process.wait(20)
 
 
-def _certificate(folder: Path) -> Path:
+def certificate(folder: Path) -> Path:
     """A certificate for loopback, signed by itself, and its key beside it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")])
     now = datetime.datetime.now(datetime.UTC)
-    certificate = (
+    made = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -105,7 +105,7 @@ def _certificate(folder: Path) -> Path:
     )
     (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, serialization.NoEncryption()))
     path = folder / "certificate.pem"
-    path.write_bytes(certificate.public_bytes(Encoding.PEM))
+    path.write_bytes(made.public_bytes(Encoding.PEM))
     return path
 
 
