@@ -104,7 +104,7 @@ async def check_in_sight(local: Client, name: str, origin: str, now: Mapping[str
     if lost := out_of_sight(pods["items"], before, now):
         raise ScopeError(
             f"pods on node {name} were offloaded by the mapping {listed(lost)}, and these rights would not show what "
-            f"runs for them: give --namespace {lost[0]} again until they are gone"
+            "runs for them: give it again with --namespace until they are gone"
         )
 
 
