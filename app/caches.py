@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from app import names
 from app.facts import Facts, StartError
 from app.kube.client import Client
 from app.kube.errors import Forbidden
 from app.kube.informer import DEFAULT_TIMING, Informer, Timing
-from app.kube.resources import JOBS, NAMESPACES, NODES, PODS, REPLICA_SETS
+from app.kube.informers import Cache, Informers
+from app.kube.resources import JOBS, NAMESPACES, NODES, PODS, REPLICA_SETS, Resource
 from app.pods.controller import BY_POD_UID, BY_UID, by_pod_uid, by_uid
 
 _SYNC_TIMEOUT = 120.0
@@ -31,15 +32,14 @@ class Caches:
             local, PODS, field_selector=f"spec.nodeName={node}", indexers={BY_UID: by_uid}, timing=timing
         )
         self.remote_pods, self.replica_sets, self.jobs = (
-            Informer(remote, resource, label_selector=ours, indexers={BY_POD_UID: by_pod_uid}, timing=timing)
-            for resource in (PODS, REPLICA_SETS, JOBS)
+            _remote(remote, resource, ours, facts.remote_namespaces, timing) for resource in (PODS, REPLICA_SETS, JOBS)
         )
 
-    def pods(self) -> list[Informer]:
+    def pods(self) -> list[Cache]:
         """Those that tell where each local pod runs."""
         return [self.local_pods, self.remote_pods, self.replica_sets, self.jobs]
 
-    def all(self) -> list[Informer]:
+    def all(self) -> list[Cache]:
         return [
             self.own_node,
             self.local_namespaces,
@@ -50,12 +50,30 @@ class Caches:
         ]
 
 
-def waiting_for(informers: Iterable[Informer]) -> list[str]:
+def _remote(
+    remote: Client, resource: Resource, selector: str, namespaces: Sequence[str] | None, timing: Timing
+) -> Cache:
+    """What is ours of one kind: in these namespaces, or wherever it is."""
+
+    def informer(namespace: str | None) -> Informer:
+        return Informer(
+            remote,
+            resource,
+            namespace=namespace,
+            label_selector=selector,
+            indexers={BY_POD_UID: by_pod_uid},
+            timing=timing,
+        )
+
+    return informer(None) if namespaces is None else Informers(resource, namespaces, informer)
+
+
+def waiting_for(informers: Iterable[Cache]) -> list[str]:
     """The kinds whose first list is not complete yet."""
     return [informer.resource.plural for informer in informers if not informer.synced]
 
 
-async def all_synced(informers: Iterable[Informer]) -> None:
+async def all_synced(informers: Iterable[Cache]) -> None:
     """Wait until every cache is complete; a right that is missing is said at once, with the way out."""
     every = list(informers)
     deadline = time.monotonic() + _SYNC_TIMEOUT

@@ -6,15 +6,17 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from app import __version__, names, quantity, rights
+from app import __version__, names, quantity, rights, scope
 from app.kube.access import may
 from app.kube.client import Client
-from app.kube.errors import ApiError, Forbidden, NotFound
+from app.kube.errors import Forbidden, NotFound
 from app.kube.objects import decode_list
 from app.kube.resources import NAMESPACES, NODES
+from app.namespaces.mapping import parse
 from app.node.capacity import Capacity
 from app.node.placement import is_virtual
 from app.rights import Right
@@ -24,8 +26,7 @@ from certs.errors import CertificateError
 
 log = logging.getLogger(__name__)
 
-_GRANT_LAG = 2.0
-"""Seconds after which a right that was just granted is known to the API server."""
+_SYSTEM: Final = "kube-system"
 _PAGE = 500
 _SHOWN = 8
 """Resources that are shown of the node's size."""
@@ -51,28 +52,39 @@ class Facts:
     """A local node with a cloud's providerID, if that is why."""
     losses: tuple[str, ...] = ()
     """What does not work, since rights are missing."""
+    remote_namespaces: tuple[str, ...] | None = None
+    """Those that the rights in the remote cluster are confined to; None: they reach everywhere."""
 
 
 async def discover(local: Client, remote: Client, settings: RunSettings) -> Facts:
-    """Who the two clusters are; refuses what cannot work."""
+    """Who the two clusters are and how far the rights reach; refuses what cannot work."""
     local_version, remote_version = await asyncio.gather(local.server_version(), remote.server_version())
+    try:
+        given = list(parse(settings.namespaces).values())
+        spaces = await scope.followed(remote, given)
+        scope.check_sizing(sized=settings.sized, confined=spaces is not None)
+    except (ValueError, scope.ScopeError) as error:
+        raise StartError(str(error)) from error
     losses = await _check_rights(local, rights.local(settings), rights.LOCAL_MANIFEST)
-    losses += await _check_rights(remote, rights.remote(settings), rights.REMOTE_MANIFEST)
+    manifest = rights.REMOTE_MANIFEST if spaces is None else rights.CONFINED_MANIFEST
+    losses += await _check_rights(remote, rights.remote(settings, spaces), manifest)
     local_id = settings.cluster_id or await cluster_id(local)
-    remote_id = await cluster_id(remote)
-    if local_id == remote_id:
-        raise StartError("both kubeconfigs lead to the same cluster: a cluster cannot be a node of itself")
+    identities = await remote_identities(remote, given)
+    await _check_different(local, identities)
+    ids = [short_id(uid) for uid in identities.values()]
+    known = await _cluster_behind(local, settings.node_name)
     address = await _address(local, settings)
     provider_node = await _provider_node(local) if settings.on_unreachable is None else None
     return Facts(
         local_version["gitVersion"],
         remote_version["gitVersion"],
         local_id,
-        remote_id,
+        known if known is not None and known in ids else ids[0],
         address,
         on_unreachable=settings.on_unreachable or (OnUnreachable.KEEP if provider_node else OnUnreachable.NOT_READY),
         provider_node=provider_node,
         losses=tuple(losses),
+        remote_namespaces=spaces,
     )
 
 
@@ -80,7 +92,7 @@ async def _check_rights(client: Client, needed: Sequence[Right], manifest: str) 
     """What does not work for want of rights; refuses to start where nothing does."""
     missing = await missing_rights(client, needed)
     if rights.refusal(client.name, missing, manifest):
-        await asyncio.sleep(_GRANT_LAG)
+        await asyncio.sleep(scope.GRANT_LAG)
         missing = await missing_rights(client, missing)
     if problem := rights.refusal(client.name, missing, manifest):
         raise StartError(problem)
@@ -132,13 +144,67 @@ async def _address(local: Client, settings: RunSettings) -> str:
     return found.address
 
 
-async def cluster_id(client: Client) -> str:
-    """A short hash of the UID of kube-system, which no two clusters share; of the address where that is hidden."""
-    try:
-        uid = (await client.get(NAMESPACES.path(name="kube-system")))["metadata"]["uid"]
-    except ApiError:
-        uid = (await client.access()).server
+# ---------------------------------------------------------------------- who a cluster is
+#
+# Twins are found by the local cluster's id, and a node is bound to the remote one's. So an id is never guessed: not
+# from an address, which another cluster may have tomorrow, and not when an answer is late.
+
+
+async def cluster_id(local: Client) -> str:
+    """A short hash of the UID of kube-system, which no two clusters share."""
+    uid = await _uid(local, _SYSTEM)
+    if uid is None:
+        raise StartError(
+            f"who the local cluster is cannot be told: the namespace {_SYSTEM} cannot be read; give the rights of "
+            "manifests/local-rbac.yaml, or --cluster-id"
+        )
+    return short_id(uid)
+
+
+async def remote_identities(remote: Client, given: Iterable[str | None]) -> dict[str, str]:
+    """By which namespaces' UIDs the remote cluster can be known, the best first: kube-system, or one of the given.
+
+    A node keeps the one it was made with, so that rights may be widened, and namespaces added, under a node that is.
+    """
+    spaces = [_SYSTEM, *(space for space in given if space)]
+    uids = await asyncio.gather(*(_uid(remote, space) for space in spaces))
+    found = {space: uid for space, uid in zip(spaces, uids, strict=True) if uid is not None}
+    if not found:
+        raise StartError(
+            "who the remote cluster is cannot be told: neither kube-system nor a namespace given as --namespace "
+            "LOCAL=REMOTE can be read; the roles in manifests/ have the right"
+        )
+    return found
+
+
+def short_id(uid: str) -> str:
     return hashlib.sha256(uid.encode()).hexdigest()[:8]
+
+
+async def _uid(client: Client, namespace: str) -> str | None:
+    """A namespace's UID; None where it is hidden, or not there."""
+    try:
+        return str((await client.get(NAMESPACES.path(name=namespace)))["metadata"]["uid"])
+    except (Forbidden, NotFound):
+        return None
+
+
+async def _check_different(local: Client, remote: Mapping[str, str]) -> None:
+    space, uid = next(iter(remote.items()))
+    if await _uid(local, space) == uid:
+        raise StartError("both kubeconfigs lead to the same cluster: a cluster cannot be a node of itself")
+
+
+async def _cluster_behind(local: Client, node: str) -> str | None:
+    """The remote cluster that a node stands for already."""
+    try:
+        labels = (await local.get(NODES.path(name=node)))["metadata"].get("labels") or {}
+    except NotFound:
+        return None
+    return labels.get(names.LABEL_REMOTE_CLUSTER)
+
+
+# ---------------------------------------------------------------------- what is told
 
 
 def describe(settings: RunSettings, facts: Facts) -> str:
@@ -146,6 +212,7 @@ def describe(settings: RunSettings, facts: Facts) -> str:
     lines = [
         f"farlet {__version__}: node {settings.node_name} = remote cluster {facts.remote_id}",
         f"  local {facts.local_version} (id {facts.local_id}), remote {facts.remote_version}",
+        *_confined(facts.remote_namespaces),
         *(f"  {loss}" for loss in facts.losses),
     ]
     return "\n".join(lines)
@@ -195,3 +262,9 @@ def _ways(settings: RunSettings) -> str:
     if taint.key == names.TAINT_KEY:
         return f"runtimeClassName: {names.RUNTIME_CLASS}, or {tolerate}"
     return f"{tolerate} (runtimeClassName: {names.RUNTIME_CLASS} too, once its toleration names {taint.key})"
+
+
+def _confined(spaces: tuple[str, ...] | None) -> list[str]:
+    if spaces is None:
+        return []
+    return [f"  rights only in the remote namespaces {', '.join(spaces)}: {scope.WATCHES} watches in each"]

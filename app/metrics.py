@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from app.kube.client import Client
-from app.kube.informer import Informer
+from app.kube.informers import Cache
 from app.kube.queue import Stats, WorkQueue
 
 _TRIES = 5
@@ -54,7 +54,7 @@ class QueueCollector(Collector):
 class InformerCollector(Collector):
     """Size and history of caches. *cluster* says of which cluster they are copies."""
 
-    def __init__(self, cluster: str, informers: Iterable[Informer]) -> None:
+    def __init__(self, cluster: str, informers: Iterable[Cache]) -> None:
         self._cluster = cluster
         self._informers = list(informers)
 
@@ -78,9 +78,9 @@ class InformerCollector(Collector):
                 family.add_metric(values, sum(getattr(informer.counts, name) for informer in informers))
         yield from (held, synced, current, *counters.values())
 
-    def _by_resource(self) -> dict[str, list[Informer]]:
+    def _by_resource(self) -> dict[str, list[Cache]]:
         """Some kinds have two: one series each would have the same labels."""
-        found: dict[str, list[Informer]] = {}
+        found: dict[str, list[Cache]] = {}
         for informer in self._informers:
             found.setdefault(informer.resource.plural, []).append(informer)
         return found

@@ -23,6 +23,8 @@ ANNOTATION_APPLIED: Final = "farlet.dev/applied"
 """On the virtual node: what we put there, labels, annotations and taints."""
 TAINT_UNREACHABLE: Final = "farlet.dev/remote-unreachable"
 """Keeps new pods away while the remote cluster does not answer and the node is kept Ready."""
+ANNOTATION_NAMESPACES: Final = "farlet.dev/namespaces"
+"""On the virtual node: the mapping that was given, ``LOCAL[=REMOTE],...``."""
 
 TAINT_KEY: Final = "farlet.dev/virtual-node"
 RUNTIME_CLASS: Final = "farlet"

@@ -140,6 +140,11 @@ def watch_timing(settings: RunSettings) -> Timing:
     return Timing(silence=silence, healthy=min(DEFAULT_TIMING.healthy, silence))
 
 
+def _mapping(settings: RunSettings) -> dict[str, str]:
+    """Written on the node for those who may not look for its pods everywhere."""
+    return {names.ANNOTATION_NAMESPACES: ",".join(sorted(settings.namespaces))} if settings.namespaces else {}
+
+
 def node_options(settings: RunSettings, facts: Facts, kubelet_port: int) -> NodeOptions:
     """What is decided of the node before anything is known of the remote nodes."""
     taint = settings.taint()
@@ -151,6 +156,7 @@ def node_options(settings: RunSettings, facts: Facts, kubelet_port: int) -> Node
         addresses=(facts.address,),
         kubelet_port=kubelet_port,
         labels=_pairs(settings.node_labels),
+        annotations=_mapping(settings),
         taint_key=taint.key if taint else names.TAINT_KEY,
         taint_effect=taint.effect if taint else None,
     )

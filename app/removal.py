@@ -65,10 +65,11 @@ class Step:
     """Nothing is left but the Node itself."""
 
 
-def why_not(name: str, node: Object | None, *, remote_id: str | None, traces: bool) -> str | None:
+def why_not(name: str, node: Object | None, *, remote_ids: Sequence[str] | None, traces: bool) -> str | None:
     """Why nothing may be removed; None if it may.
 
-    *traces*: something of a node that is gone is left, as after an interruption.
+    *remote_ids*: what the remote cluster may be called. *traces*: something of a node that is gone is left, as after
+    an interruption.
     """
     if node is None:
         return None if traces else f"there is no node {name}, and nothing is left of one that was Farlet's"
@@ -76,9 +77,9 @@ def why_not(name: str, node: Object | None, *, remote_id: str | None, traces: bo
     if names.LABEL_VIRTUAL_NODE not in labels:
         return f"node {name} is not a virtual node of Farlet: nothing was touched"
     behind = labels.get(names.LABEL_REMOTE_CLUSTER)
-    if remote_id is not None and behind != remote_id:
+    if remote_ids is not None and behind not in remote_ids:
         return (
-            f"node {name} stands for the remote cluster {behind}, and --remote-kubeconfig leads to {remote_id}: "
+            f"node {name} stands for the remote cluster {behind}, and --remote-kubeconfig leads to {remote_ids[0]}: "
             "nothing was touched"
         )
     return None
@@ -187,13 +188,13 @@ def made_by_us(namespaces: Iterable[Object], origin: str) -> list[Object]:
     return [namespace for namespace in made if not namespace["metadata"].get("deletionTimestamp")]
 
 
-def sharing(nodes: Iterable[Object], name: str, remote_id: str) -> list[str]:
+def sharing(nodes: Iterable[Object], name: str, remote_ids: Sequence[str]) -> list[str]:
     """Other virtual nodes in front of the same remote cluster, which may use the same namespaces there."""
     return sorted(
         node["metadata"]["name"]
         for node in nodes
         if node["metadata"]["name"] != name
-        and (node["metadata"].get("labels") or {}).get(names.LABEL_REMOTE_CLUSTER) == remote_id
+        and (node["metadata"].get("labels") or {}).get(names.LABEL_REMOTE_CLUSTER) in remote_ids
     )
 
 

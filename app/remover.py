@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app import names, removal
-from app.facts import cluster_id
+from app import names, removal, scope
+from app.facts import StartError, cluster_id, remote_identities, short_id
 from app.kube import config
 from app.kube.client import Client, PatchKind
 from app.kube.election import LeaderLock, NotLeading
@@ -36,6 +36,7 @@ from app.kube.errors import (
 from app.kube.objects import Object, decode_list
 from app.kube.resources import JOBS, LEASES, NAMESPACES, NODES, PODS, REPLICA_SETS, Resource
 from app.names import LOCK_NAMESPACE
+from app.namespaces.mapping import parse
 from app.node.heartbeat import NAMESPACE as HEARTBEAT_NAMESPACE
 from app.pods import status
 from app.pods.deletion import Deletion
@@ -71,6 +72,8 @@ class RemovalOptions:
     """None: the remote cluster is not looked at."""
     remote_context: str | None = None
     cluster_id: str | None = None
+    namespaces: Sequence[str] = ()
+    """``LOCAL=REMOTE``, where the rights in the remote cluster are confined and the node does not say."""
     force: bool = False
     timeout: float = 300.0
 
@@ -98,8 +101,11 @@ async def remove(options: RemovalOptions, say: Callable[[str], None]) -> None:
         if options.remote_kubeconfig is not None:
             connection = config.load(options.remote_kubeconfig, options.remote_context)
             remote = await stack.enter_async_context(Client(connection, name="remote"))
-        origin = options.cluster_id or await cluster_id(local)
-        await Remover(local, remote, origin, options, say).run()
+        try:
+            origin = options.cluster_id or await cluster_id(local)
+            await Remover(local, remote, origin, options, say).run()
+        except (StartError, scope.ScopeError) as error:
+            raise RemovalError(str(error)) from error
 
 
 class _Contention:
@@ -137,6 +143,9 @@ class Remover:
         self._timeout = options.timeout
         self._deadline = time.monotonic() + options.timeout
         self._origin = origin
+        self._given = parse(options.namespaces)
+        self._spaces: tuple[str, ...] | None = None
+        """The remote namespaces that the rights are confined to; None: they reach everywhere."""
         self._say = say
         self._said = ""
         """The last line about what is waited for."""
@@ -156,15 +165,15 @@ class Remover:
     async def run(self) -> None:
         """Check, drain, clean up, delete the Node. Only then is anything of it gone for good."""
         node = await _find(self._local, NODES.path(name=self._name))
-        remote_id = await cluster_id(self._remote) if self._remote else None
-        await self._check(node, remote_id)
+        remote_ids = await self._look_at_remote(node)
+        await self._check(node, remote_ids)
         try:
             if self._remote is not None or self._force:
                 self._contention.begin()  # without either, a farlet that runs is needed until the pods are gone
             await self._begin(node)
             await self._drain()
-            if remote_id is not None:
-                await self._remove_namespaces(remote_id)
+            if remote_ids is not None and self._spaces is None:  # with confined rights none was made
+                await self._remove_namespaces(remote_ids)
             await self._delete_node()
         finally:
             await self._contention.end()
@@ -178,7 +187,18 @@ class Remover:
 
     # ------------------------------------------------------------------ before anything is touched
 
-    async def _check(self, node: Object | None, remote_id: str | None) -> None:
+    async def _look_at_remote(self, node: Object | None) -> list[str] | None:
+        """Find out how far the rights reach; what the cluster may be called, None if it is not looked at."""
+        if self._remote is None:
+            return None
+        recorded = scope.recorded(node) or {}
+        remotes = [*recorded.values(), *self._given.values()]
+        self._spaces = await scope.followed(self._remote, remotes)
+        if self._spaces is not None:
+            await scope.check_in_sight(self._local, self._name, self._origin, {**self._given, **recorded})
+        return [short_id(uid) for uid in (await remote_identities(self._remote, remotes)).values()]
+
+    async def _check(self, node: Object | None, remote_ids: Sequence[str] | None) -> None:
         lock = await _find(self._local, self._lock_path)
         traces = lock is not None
         if lock is not None and not removal.is_leader_lease(lock):
@@ -193,7 +213,7 @@ class Remover:
                     f"left alone: what a node of this name has in the remote cluster for {', '.join(sorted(others))} "
                     f"(this cluster is {self._origin}; if farlet ran with another --cluster-id, give it here too)"
                 )
-        if reason := removal.why_not(self._name, node, remote_id=remote_id, traces=traces):
+        if reason := removal.why_not(self._name, node, remote_ids=remote_ids, traces=traces):
             raise RemovalError(reason)
 
     async def _begin(self, node: Object | None) -> None:
@@ -353,14 +373,20 @@ class Remover:
 
     async def _remote_items(self) -> list[Object]:
         assert self._remote is not None
-        kinds = (REPLICA_SETS, JOBS, PODS)
         selector = f"{names.LABEL_NODE}={self._name}"
-        found = await asyncio.gather(*(_list(self._remote, kind, labelSelector=selector) for kind in kinds))
+        everywhere: tuple[str | None, ...] = (None,)
+        found = await asyncio.gather(
+            *(
+                _list(self._remote, kind, space, labelSelector=selector)
+                for space in self._spaces or everywhere
+                for kind in (REPLICA_SETS, JOBS, PODS)
+            )
+        )
         return [item for items in found for item in items]
 
     # ------------------------------------------------------------------ remote namespaces
 
-    async def _remove_namespaces(self, remote_id: str) -> None:
+    async def _remove_namespaces(self, remote_ids: Sequence[str]) -> None:
         """Those that Farlet made, if nothing is in them. That they stay is no failure: they are named instead."""
         assert self._remote is not None
         assert self._leading_remote is not None
@@ -374,7 +400,7 @@ class Remover:
             return
         spaces = removal.listed([namespace["metadata"]["name"] for namespace in found])
         nodes = await _list(self._local, NODES, labelSelector=names.LABEL_VIRTUAL_NODE)
-        if sharers := removal.sharing(nodes, self._name, remote_id):
+        if sharers := removal.sharing(nodes, self._name, remote_ids):
             self._say(f"remote namespaces {spaces} stay: {', '.join(sharers)} may use them")
             return
         try:
@@ -417,7 +443,7 @@ class Remover:
         path = NODES.path(name=self._name)
         node = await _find(self._local, path)
         if node is not None:
-            if reason := removal.why_not(self._name, node, remote_id=None, traces=True):
+            if reason := removal.why_not(self._name, node, remote_ids=None, traces=True):
                 raise RemovalError(reason)
             await self._leading_local.delete(path, uid=node["metadata"]["uid"], missing_ok=True)
         heartbeat = LEASES.path(HEARTBEAT_NAMESPACE, self._name)
@@ -460,16 +486,16 @@ async def _find(client: Client, path: str) -> Object | None:
         return None
 
 
-async def _list(client: Client, resource: Resource, **params: str) -> list[Object]:
+async def _list(client: Client, resource: Resource, namespace: str | None = None, **params: str) -> list[Object]:
     """All objects as the API server's store has them, in pages. The continue token fixes one moment for all."""
-    return [item async for item in _pages(client, resource, params)]
+    return [item async for item in _pages(client, resource.path(namespace), params)]
 
 
-async def _pages(client: Client, resource: Resource, params: dict[str, str]) -> AsyncIterator[Object]:
+async def _pages(client: Client, path: str, params: dict[str, str]) -> AsyncIterator[Object]:
     token = ""
     while True:
         more = {"continue": token} if token else {}
-        content = await client.request("GET", resource.path(), params={**params, "limit": str(_PAGE), **more})
+        content = await client.request("GET", path, params={**params, "limit": str(_PAGE), **more})
         page = decode_list(content)
         for envelope in page.items:
             yield envelope.object()

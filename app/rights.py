@@ -15,6 +15,7 @@ from app.settings import EventMode, Role, RunSettings, ServingCertificate
 
 LOCAL_MANIFEST: Final = "manifests/local-rbac.yaml"
 REMOTE_MANIFEST: Final = "manifests/remote-rbac.yaml"
+CONFINED_MANIFEST: Final = "manifests/remote-rbac-confined.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ LOCAL: Final = (
     *_rights("get list watch delete", "pods"),
     *_rights("patch", "pods/status"),
     *_rights("list watch", "namespaces"),
-    *_rights("get", "namespaces", loss="the cluster is known by its address only"),
+    *_rights("get", "namespaces", loss="two kubeconfigs of one cluster go unnoticed"),
     *_rights("get create patch", "events", loss="pods have no events of ours"),
     *_rights("get watch create update", "leases", group=_LEASES, namespace=LOCK_NAMESPACE),
 )
@@ -111,6 +112,8 @@ REMOTE_API: Final = (
     *_rights("get create", "pods/portforward", loss=_NO_WAY_IN),
 )
 """What the kubelet API carries over."""
+CONFINED_NAMESPACE: Final = _rights("get", "namespaces", loss="the cluster cannot be known by this namespace")
+"""Of a namespace that is given."""
 REMOTE_NODES: Final = _rights(
     "list watch", "nodes", instead="size the node by --capacity, --capacity-quota, --capacity-command or --capacity-url"
 )
@@ -130,19 +133,27 @@ def local(settings: RunSettings) -> Sequence[Right]:
     return needed
 
 
-def remote(settings: RunSettings) -> Sequence[Right]:
-    """What ``farlet run`` needs in the remote cluster, with these settings."""
+def remote(settings: RunSettings, spaces: Sequence[str] | None = None) -> Sequence[Right]:
+    """What ``farlet run`` needs in the remote cluster, with these settings: everywhere, or in these namespaces."""
     needed = [*REMOTE]
     if settings.role is not Role.WORKER:
         needed += REMOTE_API
     if settings.events is not EventMode.NONE:
         needed += REMOTE_EVENTS
+    if spaces is not None:
+        needed = [replace(right, namespace=space) for space in spaces for right in confined(needed)]
     if settings.capacity_quota is not None:
         namespace = settings.capacity_quota.partition("/")[0]
         needed += [replace(right, namespace=namespace) for right in REMOTE_QUOTA]
     elif settings.capacity is settings.capacity_command is settings.capacity_url is None:
         needed += REMOTE_NODES
     return needed
+
+
+def confined(wide: Iterable[Right]) -> list[Right]:
+    """The same in a namespace that is given: it is there already, and need not be read."""
+    kept = [right for right in wide if right.resource != "namespaces" and right.loss != _NAMESPACES_STAY]
+    return [*CONFINED_NAMESPACE, *kept]
 
 
 def refusal(cluster: str, missing: Iterable[Right], manifest: str) -> str | None:

@@ -179,6 +179,11 @@ class RunSettings:
     health_address: str = setting("127.0.0.1:10248", "/livez and /readyz.", metavar="HOST:PORT")
     log_format: LogFormat = setting(LogFormat.TEXT, "How log lines are written.")
 
+    @property
+    def sized(self) -> bool:
+        """Whether it was said where the node's size comes from; if not, from the remote nodes."""
+        return any(getattr(self, name) for name in _SIZE_SOURCES)
+
     def check(self) -> RunSettings:
         """Refuse what cannot work; returns itself."""
         if self.remote_kubeconfig is None:

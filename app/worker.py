@@ -25,7 +25,8 @@ from app.kube.client import Client
 from app.kube.election import LeaderLock
 from app.kube.errors import KubeError
 from app.kube.events import EventRecorder
-from app.kube.informer import Informer, OnChange
+from app.kube.informer import OnChange
+from app.kube.informers import Cache
 from app.kube.objects import Envelope, Key
 from app.metrics import ClientCollector, InformerCollector, QueueCollector
 from app.namespaces.cleanup import NamespaceCleaner
@@ -39,6 +40,7 @@ from app.node.reachability import Prober, Reach
 from app.node.sources import Source, source
 from app.pods.controller import PodController
 from app.pods.remote_events import RemoteEvents
+from app.scope import ScopeError, check_in_sight
 from app.settings import OnShutdown, OnUnreachable, RunSettings
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ class Worker:
     def __init__(self, settings: RunSettings, facts: Facts) -> None:
         self._settings = settings
         self._facts = facts
-        self._informers: list[Informer] = []
+        self._informers: list[Cache] = []
         self._turned = time.monotonic()
         self._heartbeat: Callable[[], str | None] = lambda: None
         self.kubelet_port = int(settings.kubelet_address.rpartition(":")[2])
@@ -78,7 +80,7 @@ class Worker:
         ):
             try:
                 await self._compose(local, remote, self._facts)
-            except* (KubeError, StartError, NodeError, CapacityError) as errors:
+            except* (KubeError, StartError, ScopeError, NodeError, CapacityError) as errors:
                 raise StartError(str(_first(errors))) from None
 
     async def _compose(self, local: Client, remote: Client, facts: Facts) -> None:
@@ -133,6 +135,7 @@ class Worker:
                 replica_sets=caches.replica_sets,
                 jobs=caches.jobs,
                 mode=settings.events.value,
+                namespaces=facts.remote_namespaces,
             )
             self._figures(local, remote, caches, pods)
             caches.local_pods.listen(pods.on_local_pod)
@@ -141,7 +144,7 @@ class Worker:
             for informer in (caches.remote_pods, caches.replica_sets, caches.jobs):
                 informer.listen(pods.on_remote_object)
             sizes.listen(nodes.wake)
-            await self._serve(lock, nodes, sizes, pods, events, cleaner, remote, facts)
+            await self._serve(lock, nodes, sizes, pods, events, cleaner, local, remote, facts)
 
     async def _serve(
         self,
@@ -151,6 +154,7 @@ class Worker:
         pods: PodController,
         events: RemoteEvents,
         cleaner: NamespaceCleaner,
+        local: Client,
         remote: Client,
         facts: Facts,
     ) -> None:
@@ -170,6 +174,8 @@ class Worker:
         )
 
         async def lead() -> None:
+            if facts.remote_namespaces is not None:
+                await check_in_sight(local, settings.node_name, facts.local_id, parse(settings.namespaces))
             await nodes.start()
             log.info("node %s is looked after", settings.node_name)
             try:
@@ -178,7 +184,8 @@ class Worker:
                     group.create_task(prober.run())
                     group.create_task(pods.run(settings.workers))
                     group.create_task(events.run())
-                    group.create_task(cleaner.run())
+                    if facts.remote_namespaces is None:  # with confined rights none was made
+                        group.create_task(cleaner.run())
             finally:
                 if settings.on_shutdown is OnShutdown.NOT_READY and lock.held():
                     await nodes.stopped()

@@ -22,6 +22,14 @@ def remove(
     cluster_id: Annotated[
         str | None, typer.Option(metavar="ID", help="The local cluster's id, if 'farlet run' was given one.")
     ] = None,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--namespace",
+            metavar="LOCAL=REMOTE",
+            help="As given to 'farlet run'; where rights are confined and the node is gone (repeatable).",
+        ),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="The remote cluster is gone: delete the pods at once, touch nothing there.")
     ] = False,
@@ -33,14 +41,16 @@ def remove(
     failed, 2 wrong arguments, 3 not done within --timeout, 130 interrupted.
     """
     from app.kube.errors import KubeError
-    from app.node.object import NodeError, check_node_name
+    from app.namespaces.mapping import parse
+    from app.node.object import check_node_name
     from app.remover import NotInTime, RemovalError, RemovalOptions, main
 
     if force and remote_kubeconfig is not None:
         raise typer.BadParameter("with --force nothing remote is touched: leave --remote-kubeconfig out")
     try:
         check_node_name(node)
-    except NodeError as error:
+        parse(namespaces or ())
+    except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     options = RemovalOptions(
         node=node,
@@ -49,6 +59,7 @@ def remove(
         remote_kubeconfig=remote_kubeconfig,
         remote_context=remote_context,
         cluster_id=cluster_id,
+        namespaces=namespaces or (),
         force=force,
         timeout=timeout,
     )

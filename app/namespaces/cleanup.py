@@ -16,7 +16,7 @@ from typing import Final
 from app import names
 from app.kube.client import Client
 from app.kube.errors import Conflict, Forbidden, NotFound
-from app.kube.informer import Informer
+from app.kube.informers import Cache
 from app.kube.objects import Envelope, Key, Object, decode_list
 from app.kube.queue import Result, WorkQueue, done, requeue_after
 from app.kube.resources import JOBS, NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PODS, REPLICA_SETS
@@ -49,7 +49,7 @@ class NamespaceCleaner:
         *,
         local: Client,
         remote: Client,
-        local_namespaces: Informer,
+        local_namespaces: Cache,
         namespaces: NamespaceController,
         namespace_map: NamespaceMap,
     ) -> None:

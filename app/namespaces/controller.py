@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from app.kube.client import Client
 from app.kube.errors import AlreadyExists, Forbidden, NotFound
-from app.kube.informer import Informer
+from app.kube.informers import Cache
 from app.kube.objects import Key, Object
 from app.kube.resources import NAMESPACES
 from app.names import ANNOTATION_LOCAL_NAMESPACE, LABEL_ORIGIN
@@ -35,7 +35,7 @@ class NotMapped(Exception):
 class NamespaceController:
     """Answers which remote namespace a local one has, and makes sure that it is there."""
 
-    def __init__(self, remote: Client, local_namespaces: Informer, namespace_map: NamespaceMap) -> None:
+    def __init__(self, remote: Client, local_namespaces: Cache, namespace_map: NamespaceMap) -> None:
         self._remote = remote
         self._local = local_namespaces
         self._map = namespace_map

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from app.kube.client import Client, PatchKind
 from app.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from app.kube.informer import Informer
+from app.kube.informers import Cache
 from app.kube.objects import Envelope, Key, Object
 from app.kube.resources import NODES
 from app.node import conditions
@@ -46,8 +46,8 @@ class NodeController:
         source: Source,
         *,
         damping: Damping,
-        own_node: Informer,
-        local_pods: Informer,
+        own_node: Cache,
+        local_pods: Cache,
         on_unreachable: OnUnreachable,
         may_write: Callable[[], bool],
     ) -> None:

@@ -17,7 +17,7 @@ from app import names
 from app.kube.client import Client, PatchKind
 from app.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from app.kube.events import EventRecorder
-from app.kube.informer import Informer
+from app.kube.informers import Cache
 from app.kube.objects import Envelope, Key, Object
 from app.kube.queue import Result, WorkQueue, done, requeue_after
 from app.kube.resources import JOBS, PODS, REPLICA_SETS, Resource
@@ -77,10 +77,10 @@ class PodController:
         *,
         local: Client,
         remote: Client,
-        local_pods: Informer,
-        remote_pods: Informer,
-        replica_sets: Informer,
-        jobs: Informer,
+        local_pods: Cache,
+        remote_pods: Cache,
+        replica_sets: Cache,
+        jobs: Cache,
         namespaces: NamespaceController,
         options: forge.ForgeOptions,
         recorder: EventRecorder,

@@ -163,7 +163,7 @@ VIRTUAL = {names.LABEL_VIRTUAL_NODE: "true", names.LABEL_REMOTE_CLUSTER: "beef"}
     ],
 )
 def test_what_is_refused(existing: Object | None, remote_id: str | None, traces: bool, says: str | None) -> None:
-    reason = why_not("far", existing, remote_id=remote_id, traces=traces)
+    reason = why_not("far", existing, remote_ids=[remote_id] if remote_id else None, traces=traces)
     assert reason is None if says is None else says in (reason or "")
 
 
@@ -230,7 +230,7 @@ def test_which_remote_namespaces_we_made(candidate: Object, made: bool) -> None:
 def test_nodes_that_share_a_remote_cluster() -> None:
     other = {**VIRTUAL, names.LABEL_REMOTE_CLUSTER: "cafe"}
     nodes = [node(**VIRTUAL), node("far-2", **VIRTUAL), node("elsewhere", **other), node("real")]
-    assert sharing(nodes, "far", "beef") == ["far-2"]
+    assert sharing(nodes, "far", ["beef"]) == ["far-2"]
 
 
 @pytest.mark.parametrize(

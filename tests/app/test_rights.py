@@ -48,6 +48,23 @@ def test_the_remote_manifest_grants_what_is_needed_and_no_more() -> None:
     assert granted(rights.REMOTE_MANIFEST) == needed(*tables, rights.REMOTE_REMOVE)
 
 
+def test_the_confined_manifest_grants_the_same_in_a_namespace() -> None:
+    tables = (rights.confined([*rights.REMOTE, *rights.REMOTE_API, *rights.REMOTE_EVENTS]), rights.REMOTE_QUOTA)
+    assert granted(rights.CONFINED_MANIFEST) == needed(*tables)
+    kinds = {document["kind"] for document in yaml.safe_load_all((ROOT / rights.CONFINED_MANIFEST).read_text())}
+    assert kinds == {"Role", "RoleBinding"}, "nothing cluster-wide"
+
+
+def test_confined_rights_are_asked_for_in_each_namespace_and_nowhere_else() -> None:
+    found = rights.remote(settings(capacity="cpu=1", namespaces=("a=x", "b=y")), ["x", "y"])
+    assert {right.namespace for right in found} == {"x", "y"}
+    assert needed(found) == {
+        (right.verb, right.group, right.object(), space)
+        for right in rights.confined([*rights.REMOTE, *rights.REMOTE_API, *rights.REMOTE_EVENTS])
+        for space in ("x", "y")
+    }
+
+
 @pytest.mark.parametrize(
     ("flags", "asked", "not_asked"),
     [

@@ -24,6 +24,9 @@ MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 class Farlet:
     """One ``farlet run`` between two clusters."""
 
+    remote_kubeconfig: Path | None = None
+    """None: that of the ServiceAccount of ``manifests/remote-rbac.yaml``."""
+
     def __init__(self, local: Cluster, remote: Cluster, node: str, log: Path, options: list[str]) -> None:
         self.local, self.remote, self.node, self.log = local, remote, node, log
         self._options = options
@@ -33,7 +36,7 @@ class Farlet:
         """Start it and wait until its node is Ready."""
         credentials = {
             "--kubeconfig": self.local.service_account_kubeconfig("farlet", "farlet"),
-            "--remote-kubeconfig": self.remote.service_account_kubeconfig("farlet", "farlet"),
+            "--remote-kubeconfig": self.remote_kubeconfig or self.remote.service_account_kubeconfig("farlet", "farlet"),
         }
         given = [part for name, path in credentials.items() for part in (name, str(path))]
         with self.log.open("ab") as log:
@@ -72,10 +75,13 @@ class Farlet:
 
 
 @contextlib.contextmanager
-def running(local: Cluster, remote: Cluster, node: str, folder: Path, *options: str) -> Iterator[Farlet]:
+def running(
+    local: Cluster, remote: Cluster, node: str, folder: Path, *options: str, remote_kubeconfig: Path | None = None
+) -> Iterator[Farlet]:
     """A Farlet that runs while the block does; its node is removed afterwards."""
     install_rights(local, remote)
     farlet = Farlet(local, remote, node, folder / "farlet.log", [*ANY_PORT, *options])
+    farlet.remote_kubeconfig = remote_kubeconfig
     try:
         farlet.start()
         yield farlet
