@@ -16,23 +16,19 @@ from typing import Final
 from app import __version__
 from app.kube.objects import Object
 from app.names import (
+    ANNOTATION_APPLIED,
     GROUP,
     LABEL_NO_LOAD_BALANCER,
     LABEL_REMOTE_CLUSTER,
+    LABEL_REMOTE_PROVIDER,
     LABEL_TYPE,
     LABEL_VIRTUAL_NODE,
     TAINT_KEY,
+    TAINT_UNREACHABLE,
     TYPE_VIRTUAL_KUBELET,
 )
 from app.node.capacity import Capacity
 from app.settings import TaintEffect
-
-ANNOTATION_APPLIED: Final = f"{GROUP}/applied"
-"""What we put on the node: labels, annotations and taints."""
-LABEL_REMOTE_PROVIDER: Final = f"{GROUP}/remote-provider"
-"""Whose machines the remote nodes are (``aws``, ``gce``, …), when it is the same for all."""
-TAINT_UNREACHABLE: Final = f"{GROUP}/remote-unreachable"
-"""Keeps new pods away while the remote cluster does not answer and the node is kept Ready."""
 
 LABEL_HOSTNAME: Final = "kubernetes.io/hostname"
 LABEL_OS: Final = "kubernetes.io/os"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from app import quantity
 from app.kube.objects import Object
+from app.names import ANNOTATION_APPLIED
 from app.node.conditions import OWN
-from app.node.object import ANNOTATION_APPLIED, ENFORCED_LABELS, applied_record
+from app.node.object import ENFORCED_LABELS, applied_record
 
 
 def metadata_patch(existing: Object, desired: Object) -> Object | None:

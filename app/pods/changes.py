@@ -6,7 +6,7 @@ first carried to the live remote pod and then, for a ReplicaSet, to the template
 What has been carried is read off the objects themselves. Remote admission may rewrite what we send (an image's
 registry, requests, labels), so a difference between the local and the remote pod proves nothing: undoing it would
 fight with that cluster's owner. Instead every template, and so every remote pod, has the hashes of what it was forged
-from (``forge.MARKS``). A pod whose hash is not today's is behind: because the local pod changed, or because the pod
+from (``names.MARKS``). A pod whose hash is not today's is behind: because the local pod changed, or because the pod
 is a replacement from a template that had not been patched yet. Then only what differs from the template is sent.
 """
 
@@ -17,24 +17,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app import names
 from app.kube.objects import Object
 from app.kube.resources import JOBS, PODS, REPLICA_SETS, Resource
+from app.names import ANNOTATION_EPHEMERAL, MARK_METADATA, MARK_RESOURCES, MARK_SPEC, MARKS
 from app.pods.forge import (
     CONTAINER_LISTS,
-    MARK_METADATA,
-    MARK_RESOURCES,
-    MARK_SPEC,
-    MARKS,
     ForgeOptions,
     clone,
     forge_ephemeral_container,
     forge_twin,
 )
 from app.pods.policy import MAX_ANNOTATIONS, annotations_size, container_host_access
-
-ANNOTATION_EPHEMERAL: Final = f"{names.GROUP}/ephemeral-containers"
-"""On a twin: the debug containers that were added to its pod, which are never added to a replacement."""
 
 RESIZE_SINCE: Final = 33
 """The minor version of Kubernetes that has the ``resize`` subresource."""

@@ -11,12 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app import names
 from app.kube.objects import Object
+from app.names import CARRIER_PREFIX
 from app.pods.naming import short_hash
-
-CARRIER_PREFIX: Final = f"{names.GROUP}/downward-"
-"""What the annotations that carry a value into a volume begin with."""
 
 _LABELS, _ANNOTATIONS = "metadata.labels", "metadata.annotations"
 

@@ -14,16 +14,13 @@ from typing import Any, Final, Literal
 
 from app import names
 from app.kube.objects import Object
+from app.names import MARK_METADATA, MARK_RESOURCES, MARK_SPEC, MARKS
 from app.pods.downward import View, rewrite_env, rewrite_volumes
 from app.pods.naming import HOSTNAME_OVERRIDE_SINCE, hostname_fields, short_hash, twin_name
 
-MARK_METADATA: Final = f"{names.GROUP}/carried-metadata"
-MARK_SPEC: Final = f"{names.GROUP}/carried-spec"
-MARK_RESOURCES: Final = f"{names.GROUP}/carried-resources"
-MARKS: Final = (MARK_METADATA, MARK_SPEC, MARK_RESOURCES)
-"""Annotations of a remote pod: hashes of what can change later, as it was last carried there (see ``changes``)."""
-
-WRITTEN_BACK: Final = frozenset({names.ANNOTATION_REMOTE_UID, names.ANNOTATION_RESTARTS_BEFORE})
+WRITTEN_BACK: Final = frozenset(
+    {names.ANNOTATION_REMOTE_UID, names.ANNOTATION_RESTARTS_BEFORE, names.ANNOTATION_STARTED}
+)
 """Annotations that Farlet itself puts on local pods: not the user's, and no change that has to be carried."""
 
 NOT_CARRIED_ANNOTATIONS: Final = WRITTEN_BACK | {"kubectl.kubernetes.io/last-applied-configuration"}

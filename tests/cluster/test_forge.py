@@ -15,7 +15,8 @@ import pytest
 
 from app import names
 from app.kube.objects import Object
-from app.pods.changes import ANNOTATION_EPHEMERAL, Patch, Target, live_changes
+from app.names import ANNOTATION_EPHEMERAL
+from app.pods.changes import Patch, Target, live_changes
 from app.pods.forge import ForgeOptions, forge_twin
 from app.pods.policy import refusal
 from devcluster import versions

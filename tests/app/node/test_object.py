@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kube.objects import Object
+from app.names import LABEL_REMOTE_PROVIDER, TAINT_UNREACHABLE
 from app.node.conditions import conditions, healthy
 from app.node.object import (
-    LABEL_REMOTE_PROVIDER,
-    TAINT_UNREACHABLE,
     NodeError,
     NodeOptions,
     check_label,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kube.objects import Object
-from app.names import LABEL_REMOTE_CLUSTER, LABEL_TYPE, TAINT_KEY
+from app.names import ANNOTATION_APPLIED, LABEL_REMOTE_CLUSTER, LABEL_TYPE, TAINT_KEY, TAINT_UNREACHABLE
 from app.node.conditions import conditions, healthy, unreachable
-from app.node.object import ANNOTATION_APPLIED, LABEL_ARCH, TAINT_UNREACHABLE, NodeOptions, forge_node
+from app.node.object import LABEL_ARCH, NodeOptions, forge_node
 from app.node.patch import metadata_patch, status_patch
 from devcluster.cluster import Cluster
 

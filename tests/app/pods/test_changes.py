@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from app import names
 from app.kube.objects import Object
-from app.pods.changes import ANNOTATION_EPHEMERAL, Changes, Patch, Target, live_changes
-from app.pods.forge import MARK_METADATA, MARK_RESOURCES, MARK_SPEC, MARKS, ForgeOptions
+from app.names import ANNOTATION_EPHEMERAL, MARK_METADATA, MARK_RESOURCES, MARK_SPEC, MARKS
+from app.pods.changes import Changes, Patch, Target, live_changes
+from app.pods.forge import ForgeOptions
 from tests.app.pods.pods import OPTIONS, local_pod, made_by, twin_of
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app import names
 from app.kube.objects import Object
-from app.pods.forge import MARKS, NOT_CARRIED, ForgeOptions, forge_ephemeral_container, forge_twin, twin_resource
+from app.names import MARKS
+from app.pods.forge import NOT_CARRIED, ForgeOptions, forge_ephemeral_container, forge_twin, twin_resource
 from tests.app.pods.pods import OPTIONS, REMOTE, UID, local_pod
 
 
