@@ -19,7 +19,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -43,7 +43,7 @@ from app.kube.objects import Envelope, Key, Object
 from app.kube.queue import Result, WorkQueue, done, requeue_after
 from app.kube.resources import EVENTS
 from app.pods.controller import BY_UID, by_pod_uid
-from app.pods.warnings import Mode, event_patch, local_event
+from app.pods.warnings import Mode, event_patch, identity, is_folded, local_event
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,8 @@ REMEMBERED: Final = 4096
 """Events that were told or are to be told; the one that was not heard of for longest is forgotten first."""
 WAITING: Final = 1000
 """Events to be written above which a list pauses."""
+PARTS: Final = 32
+"""Events of the remote that are told as one and counted apart; the counts of older ones are kept as a sum."""
 EARLY: Final = 256
 """Events held for a moment because what they are about is not known, or not yet."""
 _WRITERS: Final = 2
@@ -136,7 +138,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(slots=True)
 class _Told:
-    """One event of the remote on a local pod."""
+    """An event of the remote, or several that are told as one, on a local pod."""
 
     count: int | None
     """What the local event says; 0: there is none; None: not known."""
@@ -144,6 +146,20 @@ class _Told:
     """The local event as it should be; None: it is so."""
     not_before: float = 0.0
     """When the next write may be."""
+    parts: OrderedDict[str, int] = field(default_factory=OrderedDict)
+    """The count of each event that is told here, by its UID."""
+    earlier: int = 0
+    """The counts of those that are not known one by one any more."""
+    folded: bool = False
+    """Whether more than one can be told here."""
+
+    def total(self, uid: str, count: int) -> int:
+        """The count of all, given the newest count of one of them."""
+        self.parts[uid] = max(count, self.parts.get(uid, 0))
+        self.parts.move_to_end(uid)
+        if len(self.parts) > PARTS:
+            self.earlier += self.parts.popitem(last=False)[1]
+        return self.earlier + sum(self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,16 +281,21 @@ class RemoteEvents:
     # ------------------------------------------------------------------ telling it
 
     def _tell(self, uid: str, raw: bytes, pod: Envelope, new: bool) -> None:
-        wanted = local_event(_OBJECT.decode(raw), pod.object(), mode=self._mode)
+        event = _OBJECT.decode(raw)
+        wanted = local_event(event, pod.object(), mode=self._mode)
         if wanted is None:
             return
-        told = self._told.setdefault(uid, _Told(count=0 if new else None))
-        self._told.move_to_end(uid)
+        key = identity(event)
+        # one that is told together with others may be new, and what is told of them not
+        folded = is_folded(event)
+        told = self._told.setdefault(key, _Told(count=0 if new and not folded else None, folded=folded))
+        self._told.move_to_end(key)
+        wanted["count"] = told.total(uid, wanted["count"])
         if told.count is not None and wanted["count"] <= told.count:
             return
         told.wanted = wanted
-        if not self._queue.add(uid):
-            del self._told[uid]
+        if not self._queue.add(key):
+            del self._told[key]
             self.counts.dropped += 1
         elif len(self._told) > REMEMBERED:
             _, forgotten = self._told.popitem(last=False)
@@ -285,8 +306,8 @@ class RemoteEvents:
         while len(self._queue) > WAITING:  # noqa: ASYNC110 - a queue tells nobody that it became shorter
             await asyncio.sleep(0.1)
 
-    async def _write(self, uid: str) -> Result:
-        told = self._told.get(uid)
+    async def _write(self, key: str) -> Result:
+        told = self._told.get(key)
         if told is None or told.wanted is None:
             return done()
         wait = told.not_before - _now()
@@ -294,9 +315,9 @@ class RemoteEvents:
             return requeue_after(wait)
         wanted = told.wanted
         try:
-            wrote = await self._bring_up_to_date(told.count, wanted)
+            wrote = await self._bring_up_to_date(told, wanted)
         except KubeError as error:
-            if _may_pass(error) and self._queue.failures(uid) < _ATTEMPTS:
+            if _may_pass(error) and self._queue.failures(key) < _ATTEMPTS:
                 raise
             self._give_up(wanted, error)
             wrote = False
@@ -309,8 +330,9 @@ class RemoteEvents:
             return done()
         return requeue_after(max(0.0, told.not_before - _now()))
 
-    async def _bring_up_to_date(self, count: int | None, wanted: Object) -> bool:
+    async def _bring_up_to_date(self, told: _Told, wanted: Object) -> bool:
         """Make the local event, or raise its count; whether that took a write."""
+        count = told.count
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
         path = EVENTS.path(namespace, name)
         stored: Object | None = {"count": count} if count else None
@@ -322,6 +344,10 @@ class RemoteEvents:
                 return True
             except AlreadyExists:  # an attempt whose answer was lost
                 stored = await self._stored(path) or {}
+        ahead = int(stored.get("count") or 0) - wanted["count"]
+        if told.folded and ahead > 0:  # the remote has forgotten some that were told before a restart
+            told.earlier += ahead
+            wanted["count"] += ahead
         patch = event_patch(stored, wanted)
         if patch is None:
             return False

@@ -97,6 +97,14 @@ def test_a_quota_that_forbids_the_pod(farlet: Farlet, namespace: str, policy: st
     apply(farlet.local, namespace, pod_manifest("box", farlet.node, restartPolicy=policy))
     event = told(farlet, namespace, "box", "FailedCreate", "exceeded quota")
     assert "fieldPath" not in event["involvedObject"]
+    if policy == "Always":  # a Job waits ten seconds and more before it tries again
+
+        def counted() -> list[int]:
+            return [event["count"] for event in events(farlet, namespace, "box", "FailedCreate")]
+
+        eventually(counted, "it is tried again, and one event counts", until=lambda found: max(found) > 3)
+        assert len(counted()) == 1
+        assert len(items(farlet.remote, namespace, "events", "--field-selector", "reason=FailedCreate")) > 3
     assert not items(farlet.remote, namespace, "pods")
 
 

@@ -180,6 +180,25 @@ def test_what_waits_to_be_told_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
     virtual_time.run(test())
 
 
+def test_events_that_are_told_as_one_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_events, "PARTS", 5)
+
+    async def test() -> None:
+        events = unconnected().events
+        for number in (*range(8), 7, 7):
+            event = remote_event("shop", "e", kind="ReplicaSet", name="web", uid="set-uid", count=number + 1)
+            event |= {"reason": "FailedCreate", "message": f'pods "web-abcd{number}" is forbidden'}
+            event["metadata"]["uid"] = f"event-{number}"
+            events.take(msgspec.json.encode(event), True)
+        (told,) = events._told.values()
+        assert told.wanted is not None
+        assert told.wanted["count"] == sum(range(1, 9)), "each once, the latest count of it"
+        assert len(told.parts) == 5
+        assert told.count is None, "what the local cluster says is not known"
+
+    virtual_time.run(test())
+
+
 def test_none_asks_for_nothing() -> None:
     virtual_time.run(unconnected(mode="none").events.run())
 

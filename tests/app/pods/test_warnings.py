@@ -115,3 +115,31 @@ def test_told_again() -> None:
     more = told(remote_event(count=8, lastTimestamp="2026-02-01T10:06:00Z"))
     assert more["metadata"] == stored["metadata"]
     assert event_patch(stored, more) == {"count": 8, "lastTimestamp": "2026-02-01T10:06:00Z"}
+
+
+def refused(pod: str, quota: str = "one", **fields: Any) -> Object:
+    about = {"kind": "ReplicaSet", "namespace": "shop-far", "name": "web-abc", "uid": "set-1"}
+    message = f'Error creating: pods "{pod}" is forbidden: exceeded quota: {quota}'
+    return remote_event(reason="FailedCreate", message=message, involvedObject=about) | fields
+
+
+def test_pods_that_were_never_made_are_told_as_one() -> None:
+    one = told(refused("web-abc-x1y2z"))
+    assert one["message"] == 'Error creating: pods "web-abc-*" is forbidden: exceeded quota: one'
+    other = refused("web-abc-9k4wq", metadata={"name": "e", "uid": "another"})
+    assert told(other) == one
+    combined = other | {"message": f"(combined from similar events): {other['message']}"}
+    assert told(combined) == one
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(refused("web-abc-x1y2z", "two"), id="another reason"),
+        pytest.param(refused("db-abc-x1y2z"), id="another name"),
+        pytest.param(refused("x", involvedObject={"kind": "Job", "name": "web-abc", "uid": "2"}), id="another twin"),
+        pytest.param(refused("web-abc-x1y2z", reason="BackOff"), id="another thing that happened"),
+    ],
+)
+def test_what_is_told_on_its_own(event: Object) -> None:
+    assert told(event)["metadata"] != told(refused("web-abc-x1y2z"))["metadata"]
