@@ -1,30 +1,104 @@
-"""From what people set to what the parts of Farlet are told. Pure."""
+"""From what people set to what the parts of Farlet are told.
+
+What only those parts can judge (a network, an affinity, a label) is judged here once, before anything is touched.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, TypeVar
 
 from app import names
 from app.facts import Facts
 from app.kube.objects import Object
-from app.node.object import NodeOptions
+from app.namespaces import mapping
+from app.node.object import NodeOptions, check_label
 from app.node.placement import Placement
+from app.pods import affinity
+from app.pods.addresses import IpMap
 from app.pods.forge import ForgeOptions
-from app.settings import RunSettings
+from app.settings import RunSettings, SettingsError
+
+T = TypeVar("T")
+
+_EFFECTS: Final = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def check(settings: RunSettings) -> RunSettings:
+    """Refuse what cannot work, with the flag in the message; returns the settings."""
+    _judged("--namespace", mapping.parse, settings.namespaces)
+    _judged("--pod-cidr-map", IpMap.parse, settings.pod_cidr_map)
+    _judged("--remote-label", _remote_labels, settings.remote_labels)
+    _judged("--remote-node-selector", _labels, settings.remote_node_selector)
+    for text in settings.remote_tolerations:
+        _judged("--remote-toleration", _toleration, text)
+    for flag, name in (
+        ("--remote-runtime-class", settings.remote_runtime_class),
+        ("--remote-priority-class", settings.remote_priority_class),
+    ):
+        if name is not None and (len(name) > 253 or not _NAME.fullmatch(name)):
+            raise SettingsError(f"{flag}: {name!r} is not the name of an object")
+    remote_affinity(settings.remote_affinity)
+    return settings
+
+
+def _judged(flag: str, judge: Callable[[T], object], value: T) -> None:
+    try:
+        judge(value)
+    except ValueError as error:
+        raise SettingsError(f"{flag}: {error}") from error
 
 
 def _pairs(options: Iterable[str]) -> dict[str, str]:
     return dict(option.split("=", 1) for option in options)
 
 
+def _labels(options: Iterable[str]) -> dict[str, str]:
+    labels = _pairs(options)
+    for key, value in labels.items():
+        check_label(key, value)
+    return labels
+
+
+def _remote_labels(options: Iterable[str]) -> dict[str, str]:
+    """Labels of remote pods, of which some are how Farlet finds its own."""
+    labels = _labels(options)
+    for key in labels:
+        if key.startswith(f"{names.GROUP}/"):
+            raise ValueError(f"{key}: labels of {names.GROUP} are set by Farlet and cannot be given")
+    return labels
+
+
 def _toleration(text: str) -> Object:
     """``KEY[=VALUE][:EFFECT]`` as a toleration."""
     rest, _, effect = text.partition(":")
     key, equals, value = rest.partition("=")
+    check_label(key, value)
+    if effect not in _EFFECTS:
+        raise ValueError(f"{text!r}: the effect is one of {', '.join(_EFFECTS[1:])}")
     toleration: Object = (
         {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
     )
     return toleration | ({"effect": effect} if effect else {})
+
+
+def remote_affinity(file: Path | None) -> Object:
+    """The affinity that every remote pod gets, from a file of YAML or JSON."""
+    if file is None:
+        return {}
+    import yaml  # only here: most people give none
+
+    try:
+        return affinity.checked(yaml.safe_load(file.read_text()))
+    except OSError as error:
+        raise SettingsError(f"--remote-affinity {file}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"--remote-affinity {file} is not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise SettingsError(f"--remote-affinity {file}: {error}") from error
 
 
 def placement(settings: RunSettings) -> Placement:
@@ -32,6 +106,7 @@ def placement(settings: RunSettings) -> Placement:
     return Placement(
         tolerations=[_toleration(text) for text in settings.remote_tolerations],
         node_selector=_pairs(settings.remote_node_selector),
+        node_affinity=remote_affinity(settings.remote_affinity).get("nodeAffinity"),
     )
 
 
@@ -44,11 +119,18 @@ def forge_options(settings: RunSettings, facts: Facts) -> ForgeOptions:
         remote_minor=int(facts.remote_version.split(".")[1]),
         taint_key=taint.key if taint else names.TAINT_KEY,
         node_selector=where.node_selector,
+        affinity=remote_affinity(settings.remote_affinity),
         tolerations=where.tolerations,
         runtime_class=settings.remote_runtime_class,
         priority_class=settings.remote_priority_class,
+        labels=_pairs(settings.remote_labels),
         allow_host=settings.allow_host,
     )
+
+
+def ip_map(settings: RunSettings) -> IpMap:
+    """The addresses of remote pods as the local cluster sees them."""
+    return IpMap.parse(settings.pod_cidr_map)
 
 
 def node_options(settings: RunSettings, facts: Facts, kubelet_port: int) -> NodeOptions:

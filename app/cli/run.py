@@ -22,10 +22,11 @@ def run(config: ConfigOption = None, **flags: Any) -> None:
     """
     from app.facts import StartError
     from app.kube.errors import KubeError
+    from app.options import check
     from app.service import main
 
     try:
-        chosen = settings.load(flags, os.environ, config)
+        chosen = check(settings.load(flags, os.environ, config))
     except settings.SettingsError as error:
         typer.echo(f"farlet run: {error}", err=True)
         raise typer.Exit(2) from error

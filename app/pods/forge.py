@@ -261,12 +261,12 @@ def _place(spec: Object, local_namespace: str, remote_namespace: str, options: F
     if options.runtime_class and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = options.runtime_class
 
-    affinity = _join_affinity(spec.pop("affinity", None) or {}, options.affinity)
-    for term in _pod_affinity_terms(affinity):
+    own = spec.pop("affinity", None) or {}
+    for term in _pod_affinity_terms(own):
         _drop_merged_keys(term)
         if local_namespace in (term.get("namespaces") or []):
             term["namespaces"] = [remote_namespace if n == local_namespace else n for n in term["namespaces"]]
-    if affinity:
+    if affinity := _join_affinity(own, options.affinity):
         spec["affinity"] = affinity
     for constraint in spec.get("topologySpreadConstraints") or []:
         _drop_merged_keys(constraint)

@@ -144,12 +144,20 @@ def test_affinity_means_the_remote_namespace() -> None:
     assert term["namespaces"] == [REMOTE, "other"]
 
 
+def test_an_affinity_of_the_options_means_what_it_says() -> None:
+    """A remote namespace may be called as a local one is."""
+    required = [{"topologyKey": "zone", "namespaces": ["shop"]}]
+    added = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    assert _spec(local_pod(), replace(OPTIONS, affinity=added))["affinity"] == added
+
+
 def test_annotations_of_ours_and_of_kubectl_stay_at_home() -> None:
     pod = local_pod()
     before = forge_twin(pod, REMOTE, OPTIONS)
     pod["metadata"]["annotations"] |= {
         names.ANNOTATION_REMOTE_UID: "x",
         names.ANNOTATION_RESTARTS_BEFORE: "3",
+        names.ANNOTATION_STARTED: "true",
         "kubectl.kubernetes.io/last-applied-configuration": "{}",
     }
     assert forge_twin(pod, REMOTE, OPTIONS) == before, "what Farlet writes back is no change to carry"
