@@ -6,7 +6,9 @@ Only a name that the user gave may be an existing namespace, and that one is use
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
 from app.kube.client import Client
 from app.kube.errors import AlreadyExists, Forbidden, NotFound
@@ -18,9 +20,16 @@ from app.namespaces.mapping import NamespaceMap, Target
 
 log = logging.getLogger(__name__)
 
+_GONE_SOON = 3.0
+
 
 class NotMapped(Exception):
     """A local namespace has no remote one (yet); the message says what to do."""
+
+    def __init__(self, message: str, *, again: float | None = None) -> None:
+        super().__init__(message)
+        self.again = again
+        """Seconds after which it is worth another try, if it is known."""
 
 
 class NamespaceController:
@@ -32,6 +41,8 @@ class NamespaceController:
         self._map = namespace_map
         self._ready: set[str] = set()
         """Remote namespaces that were seen to be there and usable."""
+        self._closed: set[str] = set()
+        """Remote namespaces that are about to be deleted."""
 
     async def resolve(self, namespace: str) -> str:
         """The remote namespace for a local one; raises NotMapped."""
@@ -40,14 +51,28 @@ class NamespaceController:
         target = self._map.target(namespace, labels or {})
         if target is None:
             raise NotMapped(self._map.why_not(namespace))
+        if target.name in self._closed:
+            raise _going(target)
         if target.name not in self._ready:
             await self._ensure(namespace, target)
+            if target.name in self._closed:
+                raise _going(target)
             self._ready.add(target.name)
         return target.name
 
     def forget(self, remote_namespace: str) -> None:
         """Look again the next time: something said that it is not there."""
         self._ready.discard(remote_namespace)
+
+    @contextlib.contextmanager
+    def closed(self, remote_namespace: str) -> Iterator[None]:
+        """While this lasts, no pod is sent there; afterwards it is looked at anew."""
+        self._closed.add(remote_namespace)
+        self.forget(remote_namespace)
+        try:
+            yield
+        finally:
+            self._closed.discard(remote_namespace)
 
     async def _ensure(self, namespace: str, target: Target) -> None:
         try:
@@ -63,7 +88,7 @@ class NamespaceController:
                 f"remote namespace {target.name} exists and is not ours: name one with --namespace {namespace}=REMOTE"
             )
         if existing["metadata"].get("deletionTimestamp"):
-            raise NotMapped(f"remote namespace {target.name} is being deleted")
+            raise _going(target)
 
     async def _create(self, namespace: str, target: Target) -> Object:
         wanted: Object = {
@@ -87,3 +112,7 @@ class NamespaceController:
         origin = metadata.get("labels", {}).get(LABEL_ORIGIN)
         local_name = metadata.get("annotations", {}).get(ANNOTATION_LOCAL_NAMESPACE)
         return bool(origin == self._map.origin and local_name == namespace)
+
+
+def _going(target: Target) -> NotMapped:
+    return NotMapped(f"remote namespace {target.name} is being deleted", again=_GONE_SOON)

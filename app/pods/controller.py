@@ -7,7 +7,9 @@ objects.
 
 from __future__ import annotations
 
+import datetime
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,11 +23,12 @@ from app.kube.queue import Result, WorkQueue, done, requeue_after
 from app.kube.resources import JOBS, PODS, REPLICA_SETS, Resource
 from app.namespaces.controller import NamespaceController, NotMapped
 from app.node.reachability import Reach
-from app.pods import forge, status
+from app.pods import deadline, forge, status
+from app.pods.addresses import IpMap
 from app.pods.changes import Step, Target, live_changes
-from app.pods.deletion import Removal, plan_removal
+from app.pods.deletion import Removal, ended, plan_clean_up, plan_removal
 from app.pods.patch import Paths, dropped_fields
-from app.pods.policy import losses, refusal
+from app.pods.policy import daemon_set, losses, refusal
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,8 @@ BY_UID, BY_POD_UID = "uid", "pod-uid"
 _TWINS: dict[str, Resource] = {"ReplicaSet": REPLICA_SETS, "Job": JOBS}
 _REFUSED_AGAIN = 60.0
 """Seconds after which a pod that could not be offloaded is looked at again, besides when something changes."""
+_DAEMON_SETS = 1024
+"""DaemonSets that are remembered to have been told that their pods stay."""
 
 
 def by_uid(envelope: Envelope) -> list[str]:
@@ -77,6 +82,7 @@ class PodController:
         options: forge.ForgeOptions,
         recorder: EventRecorder,
         may_write: Callable[[], bool],
+        ip_map: IpMap | None = None,
     ) -> None:
         self.queue: WorkQueue[str] = WorkQueue(name="pods")
         self._local = local
@@ -88,12 +94,15 @@ class PodController:
         self._options = options
         self._recorder = recorder
         self._may_write = may_write
+        self._ip_map = ip_map or IpMap()
         self._made: dict[str, Object] = {}
         """Twins that were made and that the informers have not shown yet."""
         self._starting: set[str] = set()
         """Pods that run once, marked by this process, of whose twin it is not known yet that it was made."""
         self._carried: dict[str, tuple[str, str]] = {}
         """Local pods whose changes have been carried over: UID -> what it was, and to which remote pod."""
+        self._daemon_sets: OrderedDict[str, None] = OrderedDict()
+        """UIDs of DaemonSets that were told that their pods stay, the oldest first."""
         self._unreachable: Reach | None = None
         self._unknown: Paths = frozenset()
         """Fields of a status that the local API server does not keep: a remote one may be newer."""
@@ -145,12 +154,17 @@ class PodController:
         if view.local["metadata"].get("deletionTimestamp"):
             return await self._remove(view)
         if status.is_terminal(view.local):
-            return done()
+            return await self._clean_up(view)
+        left = deadline.seconds_left(view.local, datetime.datetime.now(datetime.UTC))
+        if left == 0:
+            return await self._expire(view)
+        if view.twin is not None:
+            await self._keep_in_step(view)
+            return done() if left is None else requeue_after(left)
         if reason := refusal(view.local, self._options):
-            return await self._not_offloaded(view.local, names.NOT_OFFLOADED, reason)
-        if view.twin is None:
-            return await self._offload(view)
-        return await self._keep_in_step(view)
+            await self._stays(view.local, names.NOT_OFFLOADED, reason)
+            return done()  # only a change of the pod, or of the options, could make a difference
+        return await self._offload(view)
 
     def _view(self, uid: str) -> View:
         twins = [
@@ -186,7 +200,8 @@ class PodController:
         try:
             namespace = await self._namespaces.resolve(local["metadata"]["namespace"])
         except NotMapped as error:
-            return await self._not_offloaded(local, names.NOT_OFFLOADED, str(error))
+            await self._stays(local, names.NOT_OFFLOADED, str(error))
+            return requeue_after(error.again or _REFUSED_AGAIN)
         except ApiError as error:
             return await self._failed(local, error)
         if kind == "Job":
@@ -199,9 +214,9 @@ class PodController:
             made = await self._remote.get(resource.path(namespace, twin["metadata"]["name"]))
             if not _same_twin(made, twin):
                 path = f"{namespace}/{twin['metadata']['name']}"
-                return await self._not_offloaded(
-                    local, names.OFFLOAD_FAILED, f"remote {kind} {path} exists and is not ours: it is left alone"
-                )
+                message = f"remote {kind} {path} exists and is not ours: it is left alone"
+                await self._stays(local, names.OFFLOAD_FAILED, message)
+                return requeue_after(_REFUSED_AGAIN)
         except (NotFound, Forbidden, Invalid, Conflict) as error:
             if isinstance(error, NotFound):
                 self._namespaces.forget(namespace)
@@ -235,25 +250,42 @@ class PodController:
 
     async def _failed(self, local: Object, error: ApiError) -> Result:
         """The remote API server refused: the pod says so, and it is tried again with backoff."""
-        await self._not_offloaded(local, names.OFFLOAD_FAILED, f"the remote cluster refused: {error.message}")
+        message = f"the remote cluster refused: {error.message}"
+        await self._write_status(local, status.pending_status(local, names.OFFLOAD_FAILED, message))
+        self._recorder.record(local, "Warning", names.OFFLOAD_FAILED, message)
         raise error
 
-    async def _not_offloaded(self, local: Object, reason: str, message: str) -> Result:
+    async def _stays(self, local: Object, reason: str, message: str) -> None:
+        """Say why a pod is not offloaded: once, and again only when the reason is another one."""
+        said, owner = local.get("status") or {}, daemon_set(local)
+        # what the pod says was told, also by the Farlet before this one
+        news = (said.get("reason"), said.get("message")) != (reason, message)
         await self._write_status(local, status.pending_status(local, reason, message))
-        self._recorder.record(local, "Warning", reason, message)
-        return requeue_after(_REFUSED_AGAIN)
+        if owner is None:
+            if news:
+                self._recorder.record(local, "Warning", reason, message)
+        elif self._is_new(owner["metadata"]["uid"]) and news:
+            self._recorder.record(owner, "Warning", reason, message)
+
+    def _is_new(self, daemon_set_uid: str) -> bool:
+        """Whether nothing was heard of a DaemonSet yet: the pods that replace its pod have the same to say."""
+        known = daemon_set_uid in self._daemon_sets
+        self._daemon_sets[daemon_set_uid] = None
+        self._daemon_sets.move_to_end(daemon_set_uid)
+        if len(self._daemon_sets) > _DAEMON_SETS:
+            self._daemon_sets.popitem(last=False)
+        return not known
 
     # ------------------------------------------------------------------ in step
 
-    async def _keep_in_step(self, view: View) -> Result:
+    async def _keep_in_step(self, view: View) -> None:
         local, twin = view.local, view.twin
         assert local is not None
         assert twin is not None
         remote = status.choose(view.remote, twin)
         if remote is not None:
             await self._carry_changes(local, remote, twin)
-        await self._write_status(local, status.local_status(local, remote, twin), remote)
-        return done()
+        await self._write_status(local, status.local_status(local, remote, twin, ip_map=self._ip_map), remote)
 
     async def _carry_changes(self, local: Object, remote: Object, twin: Object) -> None:
         metadata = local["metadata"]
@@ -324,7 +356,28 @@ class PodController:
             return done()
         remote = status.choose(view.remote, view.twin)
         if remote is not None:
-            await self._write_status(local, status.local_status(local, remote, view.twin), remote)
+            desired = status.local_status(local, remote, view.twin, ip_map=self._ip_map)
+            await self._write_status(local, desired, remote)
+        return done()
+
+    async def _expire(self, view: View) -> Result:
+        """The pod's time is over: say so, end what runs remotely, and when nothing does the pod has Failed."""
+        local = view.local
+        assert local is not None
+        remote = status.choose(view.remote, view.twin)
+        over = not view.twins and all(map(ended, view.remote))
+        desired = status.expired_status(local, remote, over=over, ip_map=self._ip_map)
+        if (local.get("status") or {}).get("reason") != names.DEADLINE_EXCEEDED:
+            self._recorder.record(local, "Warning", names.DEADLINE_EXCEEDED, deadline.MESSAGE)
+        await self._write_status(local, desired, remote)
+        await self._execute(plan_removal(None, view.twins, view.remote))
+        return done()
+
+    async def _clean_up(self, view: View) -> Result:
+        """The pod is over: nothing may go on running for it."""
+        assert view.local is not None
+        runs_once = forge.twin_resource(view.local) == "Job"
+        await self._execute(plan_clean_up(view.twins, view.remote, runs_once=runs_once))
         return done()
 
     async def _orphan(self, view: View) -> Result:

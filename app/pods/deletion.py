@@ -13,6 +13,7 @@ from typing import Any
 Object = dict[str, Any]
 
 _DEFAULT_GRACE = 30
+_JOB_ENDS = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,27 @@ def plan_removal(grace: int | None, twins: Sequence[Object], pods: Sequence[Obje
         if (due := _pod_grace(grace, pod, has_twin=bool(twins))) is not None:
             deletions.append(_deletion(pod, "Pod", grace=due))
     return Removal(tuple(deletions), finished=not twins and not pods)
+
+
+def plan_clean_up(twins: Sequence[Object], pods: Sequence[Object], *, runs_once: bool) -> Removal:
+    """The deletions for a local pod that is over: whatever could still run for it, with its own grace.
+
+    A ReplicaSet runs its pod for ever. A Job that has ended stays as long as the local pod, for its logs; one that
+    has not is there because its creation took longer than the verdict that it was lost.
+    """
+    if runs_once and (any(map(_job_ended, twins)) or any(map(ended, pods))):
+        return Removal((), finished=True)
+    return plan_removal(None, twins, pods)
+
+
+def ended(pod: Object) -> bool:
+    """Whether nothing of a pod runs any more."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def _job_ended(job: Object) -> bool:
+    found = (job.get("status") or {}).get("conditions") or []
+    return any(each["type"] in _JOB_ENDS and each["status"] == "True" for each in found)
 
 
 def _pod_grace(grace: int | None, pod: Object, *, has_twin: bool) -> int | None:

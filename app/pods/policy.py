@@ -45,6 +45,15 @@ def refusal(pod: Object, options: ForgeOptions) -> str | None:
     return None
 
 
+def daemon_set(pod: Object) -> Object | None:
+    """The DaemonSet that a pod belongs to, as much of it as the pod knows; None if it does not."""
+    owner = _controller(pod)
+    if owner.get("kind") != "DaemonSet":
+        return None
+    metadata = {"namespace": pod["metadata"]["namespace"], "name": owner["name"], "uid": owner["uid"]}
+    return {"apiVersion": owner["apiVersion"], "kind": "DaemonSet", "metadata": metadata}
+
+
 def losses(pod: Object) -> list[str]:
     """What a pod does without in the remote cluster, said once when it is offloaded."""
     return [

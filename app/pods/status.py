@@ -12,6 +12,7 @@ ended, made by a Job            ends when the Job would not run it again: at onc
                                 failed by itself and the Job allows no retry; else once the Job is over
 gone, the Job is over           ends as the Job did
 gone, local pod being deleted   ends (Succeeded if all containers had, else Failed)
+past the local pod's deadline   ends as Failed once nothing of it runs (``expired_status``)
 replaced                        stays; restartCount rises, lastState tells of the old one
 ==============================  =======================================================================
 
@@ -28,7 +29,7 @@ from typing import Final
 
 from app import names
 from app.kube.objects import Object
-from app.pods import conditions, containers, restarts
+from app.pods import conditions, containers, deadline, restarts
 from app.pods.addresses import IpMap
 from app.pods.containers import Ending, Telling, Wait
 from app.pods.patch import KEPT, status_patch
@@ -37,6 +38,7 @@ from app.pods.restarts import TERMINAL, restart_annotations
 __all__ = [
     "choose",
     "ended_status",
+    "expired_status",
     "failed_status",
     "is_terminal",
     "local_status",
@@ -132,6 +134,27 @@ def pending_status(local: Object, reason: str, message: str, *, now: str | None 
     if is_terminal(local):
         return _kept(local)
     return _explained(local, Wait(reason, message), now or _now())
+
+
+def expired_status(
+    local: Object,
+    remote: Object | None,
+    *,
+    over: bool,
+    ip_map: IpMap | None = None,
+    now: str | None = None,
+) -> Object:
+    """A pod that ran longer than its deadline, while it is ended and, once that is *over*, for ever."""
+    if is_terminal(local):
+        return _kept(local)
+    now, end = now or _now(), _End("Failed", names.DEADLINE_EXCEEDED, deadline.MESSAGE)
+    if remote is None or not _taken_up(remote):
+        status = _concluded(local, end, Ending(now)) if over else _kept(local)
+    elif is_terminal(remote) and not over:
+        status = _kept(local)  # something else of it still runs
+    else:
+        status = _told(local, remote, end if over else None, None, ip_map or IpMap(), now)
+    return _with_reason(status, end.reason, end.message)
 
 
 def unreachable_status(local: Object, message: str, *, now: str | None = None) -> Object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.pods.deletion import Deletion, Object, plan_removal
+from app.pods.deletion import Deletion, Object, plan_clean_up, plan_removal
 
 
 def twin(kind: str = "ReplicaSet", grace: int = 30, *, deleted: bool = False) -> Object:
@@ -68,3 +68,34 @@ def test_finished_when_nothing_is_left() -> None:
     assert plan_removal(30, [], []).finished
     assert not plan_removal(30, [], [pod(deleting_with=30)]).finished
     assert not plan_removal(30, [twin(deleted=True)], []).finished
+
+
+def in_phase(phase: str) -> Object:
+    return pod() | {"status": {"phase": phase}}
+
+
+def with_condition(kind: str, status: str = "True") -> Object:
+    return twin("Job") | {"status": {"conditions": [{"type": kind, "status": status}]}}
+
+
+@pytest.mark.parametrize(
+    ("twins", "pods", "runs_once", "deletions"),
+    [
+        pytest.param([twin()], [in_phase("Running")], False, (gone("ReplicaSet", "Background"),), id="runs for ever"),
+        pytest.param([twin()], [in_phase("Failed")], False, (gone("ReplicaSet", "Background"),), id="would run again"),
+        pytest.param([twin()], [], False, (gone("ReplicaSet", "Background"),), id="about to run"),
+        pytest.param([], [in_phase("Running")], False, (ended(30),), id="left behind"),
+        pytest.param([], [], False, (), id="nothing"),
+        pytest.param([with_condition("Complete")], [], True, (), id="a Job that is over stays"),
+        pytest.param([with_condition("FailureTarget")], [in_phase("Running")], True, (), id="a Job that is ending"),
+        pytest.param([twin("Job")], [in_phase("Succeeded")], True, (), id="a pod that is over stays"),
+        pytest.param(
+            [with_condition("Complete", "False")], [], True, (gone("Job", "Background"),), id="a Job that came late"
+        ),
+        pytest.param([], [in_phase("Running")], True, (ended(30),), id="of a Job that was deleted"),
+    ],
+)
+def test_nothing_goes_on_running_for_a_pod_that_is_over(
+    twins: list[Object], pods: list[Object], runs_once: bool, deletions: tuple[Deletion, ...]
+) -> None:
+    assert plan_clean_up(twins, pods, runs_once=runs_once).deletions == deletions
