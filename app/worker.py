@@ -25,9 +25,10 @@ from app.kube.client import Client
 from app.kube.election import LeaderLock
 from app.kube.errors import KubeError
 from app.kube.events import EventRecorder
-from app.kube.informer import Informer
-from app.kube.objects import Key
+from app.kube.informer import Informer, OnChange
+from app.kube.objects import Envelope, Key
 from app.metrics import ClientCollector, InformerCollector, QueueCollector
+from app.namespaces.cleanup import NamespaceCleaner
 from app.namespaces.controller import NamespaceController
 from app.namespaces.mapping import NamespaceMap, parse
 from app.node.capacity import CapacityError
@@ -91,6 +92,15 @@ class Worker:
         self._informers = [*caches.all(), *sizes.informers()]
 
         async with EventRecorder(fenced_local, "farlet", instance=node) as recorder:
+            namespace_map = NamespaceMap(facts.local_id, parse(settings.namespaces))
+            namespaces = NamespaceController(fenced_remote, caches.local_namespaces, namespace_map)
+            cleaner = NamespaceCleaner(
+                local=local,
+                remote=fenced_remote,
+                local_namespaces=caches.local_namespaces,
+                namespaces=namespaces,
+                namespace_map=namespace_map,
+            )
             pods = PodController(
                 local=fenced_local,
                 remote=fenced_remote,
@@ -98,12 +108,11 @@ class Worker:
                 remote_pods=caches.remote_pods,
                 replica_sets=caches.replica_sets,
                 jobs=caches.jobs,
-                namespaces=NamespaceController(
-                    fenced_remote, caches.local_namespaces, NamespaceMap(facts.local_id, parse(settings.namespaces))
-                ),
+                namespaces=namespaces,
                 options=options.forge_options(settings, facts),
                 recorder=recorder,
                 may_write=lock.held,
+                ip_map=options.ip_map(settings),
             )
             nodes = NodeController(
                 fenced_local,
@@ -126,12 +135,12 @@ class Worker:
             )
             self._figures(local, remote, caches, pods)
             caches.local_pods.listen(pods.on_local_pod)
-            caches.local_namespaces.listen(pods.on_namespace)
+            caches.local_namespaces.listen(_both(pods.on_namespace, cleaner.on_local_namespace))
             caches.own_node.listen(nodes.on_change)
             for informer in (caches.remote_pods, caches.replica_sets, caches.jobs):
                 informer.listen(pods.on_remote_object)
             sizes.listen(nodes.wake)
-            await self._serve(lock, nodes, sizes, pods, events, remote, facts)
+            await self._serve(lock, nodes, sizes, pods, events, cleaner, remote, facts)
 
     async def _serve(
         self,
@@ -140,6 +149,7 @@ class Worker:
         sizes: Source,
         pods: PodController,
         events: RemoteEvents,
+        cleaner: NamespaceCleaner,
         remote: Client,
         facts: Facts,
     ) -> None:
@@ -167,6 +177,7 @@ class Worker:
                     group.create_task(prober.run())
                     group.create_task(pods.run(settings.workers))
                     group.create_task(events.run())
+                    group.create_task(cleaner.run())
             finally:
                 if settings.on_shutdown is OnShutdown.NOT_READY and lock.held():
                     await nodes.stopped()
@@ -204,6 +215,16 @@ class Worker:
     def _caches_synced(self) -> str | None:
         waiting = waiting_for(self._informers)
         return f"waiting for {', '.join(waiting)}" if waiting or not self._informers else None
+
+
+def _both(one: OnChange, other: OnChange) -> OnChange:
+    """Tell two of a change, as an informer tells one."""
+
+    def tell(key: Key, old: Envelope | None, new: Envelope | None) -> None:
+        one(key, old, new)
+        other(key, old, new)
+
+    return tell
 
 
 def _lease_fresh(nodes: NodeController, lock: LeaderLock) -> str | None:
