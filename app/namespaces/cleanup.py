@@ -29,7 +29,7 @@ _CONTENT: Final = (PODS, REPLICA_SETS, JOBS, PERSISTENT_VOLUME_CLAIMS)
 """What must not be in a namespace that is deleted: what runs, and what holds data."""
 _ALL: Final = ""
 """The key that stands for looking which namespaces there are."""
-_OURS_GO: Final = 5.0
+_OURS_GO: Final = 15.0
 _OTHERS_STAY: Final = 600.0
 """Seconds after which a namespace with something in it is looked at again: ours, on its way out; somebody else's."""
 

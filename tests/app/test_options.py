@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,11 @@ def test_a_wrong_affinity_names_its_file(tmp_path: Path, content: str, complaint
     with pytest.raises(SettingsError, match=complaint) as caught:
         options.check(settings(remote_affinity=file))
     assert str(file) in str(caught.value)
+
+
+def test_the_program_says_so_in_one_line_and_ends_with_2() -> None:
+    arguments = ["run", "--remote-kubeconfig", "none", "--pod-cidr-map", "here=there"]
+    result = subprocess.run([sys.executable, "-m", "app", *arguments], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("farlet run: --pod-cidr-map: 'here=there'")
+    assert result.stderr.count("\n") == 1
