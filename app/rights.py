@@ -91,9 +91,12 @@ LOCAL_REMOVE: Final = (
 """What only ``farlet remove`` needs."""
 
 REMOTE_EVENTS: Final = _rights("list watch", "events", loss="warnings of the remote cluster are not told on local pods")
+_NAMESPACES_STAY: Final = "remote namespaces stay when their local ones are gone"
 REMOTE: Final = (
     *_rights("get", "namespaces"),
     *_rights("create", "namespaces", loss="no remote namespace is made"),
+    *_rights("list delete", "namespaces", loss=_NAMESPACES_STAY),
+    *_rights("list", "persistentvolumeclaims", loss=_NAMESPACES_STAY),
     *_rights("get list watch create patch delete", "replicasets", group="apps"),
     *_rights("get list watch create patch delete", "jobs", group="batch"),
     *_rights("list watch delete", "pods"),

@@ -123,11 +123,13 @@ class NamespaceCleaner:
         return self._local_namespaces.synced and self._local_namespaces.get(Key("", local_name)) is None
 
     async def _exists(self, local_name: str) -> bool:
-        """Ask the API server itself: a cache can lag behind."""
+        """Ask the API server itself: a cache can lag behind. Where it does not say, the namespace exists."""
         try:
             await self._local.get(NAMESPACES.path(name=local_name))
         except NotFound:
             return False
+        except Forbidden:
+            return True
         return True
 
     async def _content(self, name: str) -> _Content | None:

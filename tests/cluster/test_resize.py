@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from app.node.object import TAINT_UNREACHABLE
+from app.names import TAINT_UNREACHABLE
 from devcluster import faults, kwok
 from devcluster.cluster import Cluster
 from devcluster.fleet import Fleet
