@@ -28,6 +28,7 @@ ANNOTATION_LOCAL_NAME: Final = "farlet.dev/local-name"
 ANNOTATION_LOCAL_NAMESPACE: Final = "farlet.dev/local-namespace"
 """On everything of ours in the remote cluster."""
 
+ANNOTATION_REMOTE_POD: Final = "farlet.dev/remote-pod"
 ANNOTATION_REMOTE_UID: Final = "farlet.dev/remote-pod-uid"
 ANNOTATION_RESTARTS_BEFORE: Final = "farlet.dev/restarts-before"
 """On a local pod: which remote pod its status tells of, and the restarts that replacing earlier ones hid."""

@@ -32,7 +32,7 @@ from app.node.object import NodeError
 from app.node.reachability import Prober, Reach
 from app.pods.controller import PodController
 from app.pods.remote_events import RemoteEvents
-from app.settings import OnShutdown, OnUnreachable, RunSettings
+from app.settings import EventMode, OnShutdown, OnUnreachable, RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class Worker:
                 options=options.forge_options(settings, facts),
                 recorder=recorder,
                 may_write=lock.held,
+                announce=settings.events is EventMode.ALL,
             )
             nodes = NodeController(
                 fenced_local,

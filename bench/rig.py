@@ -45,7 +45,7 @@ class Rig:
 
 @contextlib.contextmanager
 def rig(nodes: int, *, keep: bool, profile: Path | None = None) -> Iterator[Rig]:
-    """Clusters for one benchmark; with *keep* they are left for the next one, with *profile* Farlet is sampled."""
+    """Clusters for one benchmark; with *keep* they are left for the next one, with *profile* Farlet is profiled."""
     fleet = Fleet(FLEET)
     try:
         fleet.up([REMOTE], real=False, kwok_nodes=nodes, metrics=False)
@@ -64,7 +64,7 @@ class Farlet:
     """One ``farlet run``."""
 
     def __init__(self, local: Cluster, remote: Cluster, *, profile: Path | None = None) -> None:
-        self._module = ["app"] if profile is None else ["bench.sampler", str(profile), "app"]
+        self._module = ["app"] if profile is None else ["bench.profiler", str(profile), "app"]
         self._arguments = ["--kubeconfig", str(local.kubeconfig), "--remote-kubeconfig", str(remote.kubeconfig)]
         self._arguments += ["--node-name", NODE, "--namespace", f"{NAMESPACE}={NAMESPACE}"]
         self._arguments += ["--health-address", _HEALTH, "--kubelet-address", "127.0.0.1:0"]

@@ -23,7 +23,9 @@ MARK_RESOURCES: Final = f"{names.GROUP}/carried-resources"
 MARKS: Final = (MARK_METADATA, MARK_SPEC, MARK_RESOURCES)
 """Annotations of a remote pod: hashes of what can change later, as it was last carried there (see ``changes``)."""
 
-WRITTEN_BACK: Final = frozenset({names.ANNOTATION_REMOTE_UID, names.ANNOTATION_RESTARTS_BEFORE})
+WRITTEN_BACK: Final = frozenset(
+    {names.ANNOTATION_REMOTE_POD, names.ANNOTATION_REMOTE_UID, names.ANNOTATION_RESTARTS_BEFORE}
+)
 """Annotations that Farlet itself puts on local pods: not the user's, and no change that has to be carried."""
 
 NOT_CARRIED_ANNOTATIONS: Final = WRITTEN_BACK | {"kubectl.kubernetes.io/last-applied-configuration"}
