@@ -141,7 +141,7 @@ class Watch:
     def wait_gone(self) -> float:
         """Wait until no pod is left; returns when the last one went."""
         self._wait(lambda: not self.present, "all pods to be gone")
-        return self.changed
+        return self.changed or time.monotonic()
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _TIMEOUT

@@ -21,6 +21,9 @@ _MIB = 1024 * 1024
 _RATE = 5.0
 """Pods a second of the trickle."""
 _WARM = 50
+_FEW = 0.005
+"""Writes per pod that are not worth a line."""
+_SIDES = ("local", "remote")
 _OBJECTS = ("pods", "replicasets", "jobs")
 """What a restart must not write to."""
 
@@ -66,7 +69,8 @@ class Deleted:
 
     local: float
     remote: float
-    cpu_per_pod: float
+    cpu: Cpu
+    writes: tuple[Writes, Writes]
 
 
 def run(counts: Sequence[int], *, nodes: int, trickled: int, idle: float, keep: bool, profile: Path | None) -> None:
@@ -103,8 +107,12 @@ class Bench:
             standing = self._stand(count) if way is self._farlet else Standing(count)
             deleted.append(self._delete(way, count))
         _show_bursts(bursts, deleted)
-        _show_cpu(bursts)
-        _show_writes(bursts)
+        names = [way.name for way in self._ways]
+        for what, measured in (("to Ready", bursts), ("to delete it", deleted)):
+            _show_cpu(f"CPU per pod {what}, by who used it", names, [each.cpu for each in measured], count)
+            _show_writes(
+                f"Writes per pod {what}, what was asked for included", names, [e.writes for e in measured], count
+            )
         _show_standing(standing)
 
     # ------------------------------------------------------------------ measuring
@@ -118,18 +126,19 @@ class Bench:
             seconds = watch.wait_ready(count) - start
             cpu = difference(self._rig.cpu(), before)
         later, tail = usage.settled_writes(*self._rig.apis)
-        local, remote = (after - before for after, before in zip(later, earlier, strict=True))
-        return Burst(way.name, count, seconds, cpu, (local, remote), tail)
+        return Burst(way.name, count, seconds, cpu, _between(earlier, later), tail)
 
     def _delete(self, way: Way, count: int) -> Deleted:
         local, remote = self._rig.local.api, self._rig.remote.api
+        earlier, _ = usage.settled_writes(*self._rig.apis)
         with Watch(local, ways.NAMESPACE) as here, Watch(remote, ways.NAMESPACE) as there:
             there.wait_ready(count)
             before, start = self._rig.cpu(), time.monotonic()
             send_all(way.cluster.api, way.deletions(_names(count)))
             gone = [watch.wait_gone() - start for watch in (here, there)]
-            cpu = sum(difference(self._rig.cpu(), before).values())
-        return Deleted(local=gone[0], remote=gone[1], cpu_per_pod=cpu / count)
+            cpu = difference(self._rig.cpu(), before)
+        later, _ = usage.settled_writes(*self._rig.apis)
+        return Deleted(gone[0], gone[1], cpu, _between(earlier, later))
 
     def _trickle(self, way: Way, count: int) -> list[float]:
         """Seconds from create to Ready of each pod, one at a time; sorted."""
@@ -155,9 +164,14 @@ class Bench:
         farlet.wait_idle()
         standing.restart_cpu = farlet.cpu()
         later, _ = usage.settled_writes(*self._rig.apis)
-        for label, after, before in zip(("local", "remote"), later, earlier, strict=True):
-            standing.restart_writes.update({f"{label} {what}": number for what, number in (after - before).items()})
+        for label, written in zip(_SIDES, _between(earlier, later), strict=True):
+            standing.restart_writes.update({f"{label} {what}": number for what, number in written.items()})
         return standing
+
+
+def _between(earlier: Sequence[Writes], later: Sequence[Writes]) -> tuple[Writes, Writes]:
+    """What was written from one moment to the next, locally and remotely."""
+    return later[0] - earlier[0], later[1] - earlier[1]
 
 
 def _names(count: int) -> list[str]:
@@ -194,7 +208,7 @@ def _show_bursts(bursts: Sequence[Burst], deleted: Sequence[Deleted]) -> None:
             f"{burst.tail:.0f} s",
             table.seconds(gone.local) if burst.way == ways.FARLET else "",
             table.seconds(gone.remote),
-            table.milliseconds(gone.cpu_per_pod),
+            table.milliseconds(sum(gone.cpu.values()) / burst.pods),
         ]
         for burst, gone in zip(bursts, deleted, strict=True)
     ]
@@ -203,23 +217,24 @@ def _show_bursts(bursts: Sequence[Burst], deleted: Sequence[Deleted]) -> None:
     table.show(f"{direct.pods} pods at once: all Ready, then all deleted", columns, rows)
 
 
-def _show_cpu(bursts: Sequence[Burst]) -> None:
-    names = list(bursts[0].cpu)
-    rows = [[burst.way, *(table.milliseconds(burst.cpu[name] / burst.pods) for name in names)] for burst in bursts]
-    table.show("CPU per pod to Ready, by who used it", ("way", *names), rows)
+def _show_cpu(title: str, names: Sequence[str], used: Sequence[Cpu], count: int) -> None:
+    columns = list(used[0])
+    rows = [
+        [name, *(table.milliseconds(cpu[column] / count) for column in columns)]
+        for name, cpu in zip(names, used, strict=True)
+    ]
+    table.show(title, ("way", *columns), rows)
 
 
-def _show_writes(bursts: Sequence[Burst]) -> None:
+def _show_writes(title: str, names: Sequence[str], written: Sequence[tuple[Writes, Writes]], count: int) -> None:
     rows = []
-    for index, label in enumerate(("local", "remote")):
-        kinds = sorted({what for burst in bursts for what in burst.writes[index]})
-        for what in kinds:
-            shares = [burst.writes[index][what] / burst.pods for burst in bursts]
-            if max(shares) >= 0.005:
-                rows.append([f"{label} {what}", *(f"{share:.2f}" if share else "" for share in shares)])
-    sums = [sum(sum(side.values()) for side in burst.writes) / burst.pods for burst in bursts]
-    rows.append(["all", *(f"{each:.2f}" for each in sums)])
-    table.show("Writes per pod, the creation of what was asked for included", ("", *(b.way for b in bursts)), rows)
+    for index, label in enumerate(_SIDES):
+        for what in sorted({what for sides in written for what in sides[index]}):
+            shares = [sides[index][what] / count for sides in written]
+            if max(shares) >= _FEW:
+                rows.append([f"{label} {what}", *(f"{share:.2f}" if share >= _FEW else "" for share in shares)])
+    rows.append(["all", *(f"{sum(sum(side.values()) for side in sides) / count:.2f}" for sides in written)])
+    table.show(title, ("", *names), rows)
 
 
 def _show_standing(standing: Standing) -> None:

@@ -34,7 +34,7 @@ class Way:
         return [Request("POST", self.collection, json.dumps(self.forge(name)).encode()) for name in names]
 
     def deletions(self, names: Sequence[str]) -> list[Request]:
-        body = json.dumps({"gracePeriodSeconds": 0, "propagationPolicy": "Background"}).encode()
+        body = json.dumps({"propagationPolicy": "Background"}).encode()
         return [Request("DELETE", f"{self.collection}/{name}", body) for name in names]
 
 
@@ -75,7 +75,7 @@ def _pod_spec() -> Object:
         "containers": [{"name": "main", "image": "fake", "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}}],
         "automountServiceAccountToken": False,
         "tolerations": [{"key": kwok.TAINT["key"], "operator": "Exists"}],
-        "terminationGracePeriodSeconds": 0,
+        "terminationGracePeriodSeconds": 5,
     }
 
 

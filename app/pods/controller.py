@@ -105,6 +105,8 @@ class PodController:
 
         None yet (empty) if the twin was forged from it just now.
         """
+        self._deleted: set[str] = set()
+        """Local pods that were deleted at last and that the informer still shows."""
         self._unreachable: Reach | None = None
         self._unknown: Paths = frozenset()
         """Fields of a status that the local API server does not keep: a remote one may be newer."""
@@ -323,6 +325,8 @@ class PodController:
         """The local pod is to go: first what runs remotely, then the local object."""
         local = view.local
         assert local is not None
+        if view.uid in self._deleted:
+            return done()  # the cache has not heard yet
         removal = plan_removal(local["metadata"].get("deletionGracePeriodSeconds"), view.twins, view.remote)
         await self._execute(removal)
         if removal.finished:
@@ -335,10 +339,11 @@ class PodController:
                 missing_ok=True,
             )
             self._forget(view.uid)
+            self._deleted.add(view.uid)
             return done()
         remote = status.choose(view.remote, view.twin)
         if remote is not None:
-            await self._write_status(local, status.local_status(local, remote, view.twin), remote)
+            await self._write_status(local, status.leaving_status(local, remote, view.twin), remote)
         return done()
 
     async def _orphan(self, view: View) -> Result:
@@ -385,6 +390,7 @@ class PodController:
         self._made.pop(uid, None)
         self._starting.discard(uid)
         self._carried.pop(uid, None)
+        self._deleted.discard(uid)
 
 
 def _content(local: Object) -> int:

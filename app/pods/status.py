@@ -39,6 +39,7 @@ __all__ = [
     "ended_status",
     "failed_status",
     "is_terminal",
+    "leaving_status",
     "local_status",
     "pending_status",
     "restart_annotations",
@@ -110,6 +111,16 @@ def local_status(
         return _not_started(local, remote, now)
     held = None if end else _held(local, remote, twin)
     return _told(local, remote, end, held, ip_map or IpMap(), now)
+
+
+def leaving_status(local: Object, remote: Object, twin: Object | None, *, now: str | None = None) -> Object:
+    """The status of a pod that is being deleted, while its remote pod is still there.
+
+    A deletion raises the pod's generation. That alone is not worth a write: there is one more to come, the last.
+    """
+    if seen := (local.get("status") or {}).get("observedGeneration"):
+        local = local | {"metadata": local["metadata"] | {"generation": seen}}
+    return local_status(local, remote, twin, now=now)
 
 
 def failed_status(local: Object, reason: str, message: str, *, now: str | None = None) -> Object:
