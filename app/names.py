@@ -47,6 +47,7 @@ ANNOTATION_EPHEMERAL: Final = "farlet.dev/ephemeral-containers"
 CARRIER_PREFIX: Final = "farlet.dev/downward-"
 """What the annotations that carry a value of the downward API into a volume begin with."""
 
+ANNOTATION_REMOTE_POD: Final = "farlet.dev/remote-pod"
 ANNOTATION_REMOTE_UID: Final = "farlet.dev/remote-pod-uid"
 ANNOTATION_RESTARTS_BEFORE: Final = "farlet.dev/restarts-before"
 """On a local pod: which remote pod its status tells of, and the restarts that replacing earlier ones hid."""

@@ -41,7 +41,7 @@ from app.node.sources import Source, source
 from app.pods.controller import PodController
 from app.pods.remote_events import RemoteEvents
 from app.scope import ScopeError, check_in_sight
-from app.settings import OnShutdown, OnUnreachable, RunSettings
+from app.settings import EventMode, OnShutdown, OnUnreachable, RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +116,7 @@ class Worker:
                 recorder=recorder,
                 may_write=lock.held,
                 ip_map=options.ip_map(settings),
+                announce=settings.events is EventMode.ALL,
             )
             nodes = NodeController(
                 fenced_local,

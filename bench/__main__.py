@@ -4,34 +4,75 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
-from bench import floor, offload
+from bench import floor, informer, offload
 from devcluster.errors import DevclusterError
 
-BENCHES = {"floor": floor.run, "offload": offload.run}
+
+def _floor(given: argparse.Namespace) -> None:
+    floor.run(given.pods, nodes=given.nodes, keep=given.keep)
+
+
+def _offload(given: argparse.Namespace) -> None:
+    offload.run(
+        given.pods,
+        nodes=given.nodes,
+        trickled=given.trickle,
+        idle=given.idle,
+        keep=given.keep,
+        profile=given.profile,
+    )
+
+
+def _informer(given: argparse.Namespace) -> None:
+    informer.run(max(given.pods))
+
+
+BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
+    "offload": _offload,
+    "floor": _floor,
+    "informer": _informer,
+}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench", description="Farlet's benchmarks on clusters of their own.")
-    parser.add_argument(
-        "--pods", default="100,1000,10000", metavar="N,...", help="how many pods (default: %(default)s)"
-    )
-    parser.add_argument("--nodes", type=int, default=100, metavar="N", help="fake nodes (default: %(default)s)")
-    parser.add_argument("--only", default="", metavar="NAME,...", help=f"of {', '.join(BENCHES)} (default: all)")
-    given = parser.parse_args()
+    given = _parser().parse_args()
     try:
-        counts = [int(count) for count in given.pods.split(",")]
-    except ValueError:
-        parser.error(f"--pods {given.pods}: numbers separated by commas")
-    try:
-        for name in given.only.split(",") if given.only else BENCHES:
-            if name not in BENCHES:
-                parser.error(f"--only {name}: there are {', '.join(BENCHES)}")
-            BENCHES[name](counts, nodes=given.nodes)
+        for name in given.only:
+            BENCHES[name](given)
     except DevclusterError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench", description="Farlet's benchmarks on clusters of their own.")
+    option = parser.add_argument
+    option("--pods", type=_numbers, default=[100, 1000], metavar="N,...", help="how many pods (default: 100,1000)")
+    option("--nodes", type=int, default=20, metavar="N", help="fake nodes, each for 1000 pods (default: %(default)s)")
+    option("--only", type=_names, default=list(BENCHES), metavar="NAME,...", help=f"of {', '.join(BENCHES)}")
+    option("--trickle", type=int, default=150, metavar="N", help="pods one at a time (default: %(default)s)")
+    option("--idle", type=float, default=60, metavar="SECONDS", help="nothing happens for (default: %(default)s)")
+    option("--keep", action="store_true", help="leave the clusters running for the next time")
+    option("--profile", type=Path, metavar="FILE", help="write where Farlet spends its time")
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(count) for count in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: numbers separated by commas") from None
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in BENCHES]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(BENCHES)}")
+    return names
 
 
 if __name__ == "__main__":

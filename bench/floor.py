@@ -1,64 +1,59 @@
-"""The floor of every load benchmark: pods made straight in one cluster, with no virtual kubelet at all.
-
-Bound pods (``spec.nodeName``) are the baseline; the same pods placed by the scheduler show what a binding costs.
-"""
+"""What the scheduler costs: pods made straight in one cluster, bound when they are made or placed by the scheduler."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from bench.load import Measured, Pods
-from devcluster import kwok
-from devcluster.api import Object
+from bench import table, usage, ways
+from bench.load import Watch, send_all
+from bench.rig import FLEET, REMOTE
+from bench.ways import Way
+from devcluster.cluster import Cluster
 from devcluster.fleet import Fleet
 
-FLEET, CLUSTER, NAMESPACE = "bench", "load", "default"
+_WARM = 50
 
 
-def run(counts: Sequence[int], *, nodes: int) -> None:
+def run(counts: Sequence[int], *, nodes: int, keep: bool) -> None:
     """Measure every count, bound and scheduled, and print the table."""
     fleet = Fleet(FLEET)
     try:
-        fleet.up([CLUSTER], real=False, kwok_nodes=nodes, metrics=False)
-        cluster = fleet.cluster(CLUSTER)
-        pods = Pods(cluster, NAMESPACE)
-        pods.measure([pod(index, nodes, bound=True) for index in range(50)])  # caches and connections are warm now
-        print(f"\nPods made directly in one cluster with {nodes} KWOK nodes (the floor)")
-        header = ("pods", "placed by", "created", "Ready", "pods/s", "CPU/pod", "deleted", "ratio to bound")
-        print("".join(f"{title:>{width}}" for title, width in zip(header, _WIDTHS, strict=True)))
+        fleet.up([REMOTE], real=False, kwok_nodes=nodes, metrics=False)
+        cluster = fleet.cluster(REMOTE)
+        both = (ways.direct(cluster, nodes), ways.scheduled(cluster))
+        _measure(cluster, both[0], _WARM)
+        rows = []
         for count in counts:
-            bound = pods.measure([pod(index, nodes, bound=True) for index in range(count)])
-            _row("nodeName", bound, 1.0)
-            placed = pods.measure([pod(index, nodes, bound=False) for index in range(count)])
-            _row("scheduler", placed, placed.ready / bound.ready)
+            bound, placed = (_measure(cluster, way, count) for way in both)
+            for way, (ready, cpu, gone) in zip(both, (bound, placed), strict=True):
+                rows.append(
+                    [
+                        way.name,
+                        str(count),
+                        table.seconds(ready),
+                        f"{count / ready:.0f}",
+                        f"{ready / bound[0]:.2f}",
+                        table.milliseconds(cpu / count),
+                        table.seconds(gone),
+                    ]
+                )
+        columns = ("way", "pods", "Ready", "pods/s", "ratio to direct", "CPU/pod", "deleted")
+        table.show(f"Pods made directly in one cluster with {nodes} KWOK nodes", columns, rows)
     finally:
-        fleet.down()
+        if not keep:
+            fleet.down()
 
 
-_WIDTHS = (7, 12, 11, 10, 9, 11, 11, 17)
-
-
-def _row(placed_by: str, measured: Measured, ratio: float) -> None:
-    cells = (
-        str(measured.pods),
-        placed_by,
-        f"{measured.created:.2f} s",
-        f"{measured.ready:.2f} s",
-        f"{measured.pods / measured.ready:.0f}",
-        f"{measured.cpu / measured.pods * 1000:.1f} ms",
-        f"{measured.deleted:.2f} s",
-        f"{ratio:.2f}",
-    )
-    print("".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)), flush=True)
-
-
-def pod(index: int, nodes: int, *, bound: bool) -> Object:
-    spec: Object = {
-        "containers": [{"name": "main", "image": "fake", "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}}],
-        "automountServiceAccountToken": False,
-        "tolerations": [{"key": kwok.TAINT["key"], "operator": "Exists"}],
-        "terminationGracePeriodSeconds": 0,
-    }
-    if bound:
-        spec["nodeName"] = f"kwok-{index % nodes}"
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{index}"}, "spec": spec}
+def _measure(cluster: Cluster, way: Way, count: int) -> tuple[float, float, float]:
+    """Seconds until all are Ready, CPU seconds of the cluster until then, seconds until all are gone."""
+    names = [f"pod-{index}" for index in range(count)]
+    requests = way.creations(names)
+    with Watch(cluster.api, ways.NAMESPACE) as watch:
+        before, start = usage.cpu_of(cluster.processes()), time.monotonic()
+        send_all(cluster.api, requests)
+        ready = watch.wait_ready(count) - start
+        cpu = usage.cpu_of(cluster.processes()) - before
+        start = time.monotonic()
+        send_all(cluster.api, way.deletions(names))
+        return ready, cpu, watch.wait_gone() - start

@@ -1,95 +1,123 @@
-"""Many pods through one API server, quickly: kept connections for writes, one watch to see when they are Ready."""
+"""Many objects through one API server, quickly: kept connections for writes, one watch to see pods come and go.
+
+The clients share the machine with what they measure, so they do little: bodies are made beforehand, and of a watched
+pod only its name, its owner and its conditions are read.
+"""
 
 from __future__ import annotations
 
 import http.client
-import json
-import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
-from devcluster.api import Api, Object
-from devcluster.cluster import Cluster
+import msgspec
+from msgspec import Struct
+
+from devcluster.api import Api
 from devcluster.errors import DevclusterError
 
 _CONNECTIONS = 8
-_TIMEOUT = 900.0
+_TIMEOUT = 1800.0
+_POLL = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What making a number of pods took."""
+class Request(NamedTuple):
+    """One write."""
 
-    pods: int
-    created: float
-    """Seconds until the last create was answered."""
-    ready: float
-    """Seconds until the last pod was seen Ready."""
-    cpu: float
-    """CPU seconds of all the cluster's processes."""
-    deleted: float = 0.0
-    """Seconds until the last pod was seen gone."""
+    method: str
+    path: str
+    body: bytes
 
 
-class Pods:
-    """The pods of one namespace: made, watched and deleted."""
+def send_all(api: Api, requests: Sequence[Request]) -> None:
+    """Send them over a few connections, each as soon as the one before it was answered."""
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        shares = [requests[offset::_CONNECTIONS] for offset in range(_CONNECTIONS)]
+        for done in [pool.submit(_send, api, share) for share in shares]:
+            done.result()
 
-    def __init__(self, cluster: Cluster, namespace: str, processes: Callable[[], Iterable[int]] | None = None) -> None:
-        """*processes*: whose CPU counts; the cluster's own if not given."""
-        self._processes = processes or cluster.processes
-        self._api = Api(cluster.kubeconfig)
-        self._path = f"/api/v1/namespaces/{namespace}/pods"
 
-    def measure(self, pods: Sequence[Object]) -> Measured:
-        """Create the pods, wait until all are Ready, delete them, wait until all are gone."""
-        with Watch(self._api, self._path) as watch:
-            before, start = self._cpu(), time.monotonic()
-            self._each([("POST", self._path, json.dumps(pod).encode()) for pod in pods])
-            created = time.monotonic() - start
-            watch.wait(lambda: len(watch.ready) == len(pods), f"{len(pods)} pods to be Ready")
-            ready, cpu = time.monotonic() - start, self._cpu() - before
-            start = time.monotonic()
-            names = [pod["metadata"]["name"] for pod in pods]
-            self._each([("DELETE", f"{self._path}/{name}", b'{"gracePeriodSeconds":0}') for name in names])
-            watch.wait(lambda: not watch.present, f"{len(pods)} pods to be gone")
-            return Measured(len(pods), created, ready, cpu, time.monotonic() - start)
+def trickle(api: Api, requests: Sequence[Request], rate: float) -> list[float]:
+    """Send them one by one at that many a second; returns when each was sent (monotonic)."""
+    sent = []
+    connection = api.connection(timeout=60)
+    try:
+        start = time.monotonic()
+        for number, request in enumerate(requests):
+            time.sleep(max(0.0, start + number / rate - time.monotonic()))
+            sent.append(time.monotonic())
+            _send_one(connection, request)
+    finally:
+        connection.close()
+    return sent
 
-    def _each(self, requests: Sequence[tuple[str, str, bytes]]) -> None:
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            shares = [requests[offset::_CONNECTIONS] for offset in range(_CONNECTIONS)]
-            for done in [pool.submit(self._send, share) for share in shares]:
-                done.result()
 
-    def _send(self, requests: Sequence[tuple[str, str, bytes]]) -> None:
-        connection = self._api.connection(timeout=60)
-        try:
-            for method, path, body in requests:
-                connection.request(method, path, body, {"Content-Type": "application/json"})
-                response = connection.getresponse()
-                content = response.read()
-                if response.status >= 300:
-                    raise DevclusterError(f"{method} {path}: HTTP {response.status}: {content[:200]!r}")
-        finally:
-            connection.close()
+def _send(api: Api, requests: Sequence[Request]) -> None:
+    connection = api.connection(timeout=60)
+    try:
+        for request in requests:
+            _send_one(connection, request)
+    finally:
+        connection.close()
 
-    def _cpu(self) -> float:
-        return cpu_seconds(self._processes())
+
+def _send_one(connection: http.client.HTTPSConnection, request: Request) -> None:
+    connection.request(request.method, request.path, request.body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    content = response.read()
+    if response.status >= 300:
+        raise DevclusterError(f"{request.method} {request.path}: HTTP {response.status}: {content[:200]!r}")
+
+
+class _Named(Struct):
+    name: str = ""
+
+
+class _Metadata(Struct):
+    name: str = ""
+    ownerReferences: list[_Named] = []
+
+
+class _Condition(Struct):
+    type: str
+    status: str
+
+
+class _Status(Struct):
+    conditions: list[_Condition] = []
+
+
+class _Pod(Struct):
+    metadata: _Metadata
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class _Event(Struct):
+    type: str
+    object: _Pod
+
+
+_EVENT = msgspec.json.Decoder(_Event)
 
 
 class Watch:
-    """A watch on pods in a thread of its own: which are there, which are Ready."""
+    """A watch on the pods of a namespace in a thread of its own: which are there, and since when each is Ready.
 
-    def __init__(self, api: Api, path: str) -> None:
+    A pod goes by the name of its owner where it has one, so that the pod of a ReplicaSet is found by what was made.
+    """
+
+    def __init__(self, api: Api, namespace: str) -> None:
         self.present: set[str] = set()
-        self.ready: set[str] = set()
-        self._changed = threading.Condition()
+        self.ready: dict[str, float] = {}
+        """When each pod that is there was first seen Ready (monotonic)."""
+        self.changed = 0.0
+        """When the last event came (monotonic)."""
         self._connection = api.connection(timeout=_TIMEOUT)
-        self._path = path
+        self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._response: http.client.HTTPResponse | None = None
 
@@ -105,47 +133,42 @@ class Watch:
         self._thread.join(10)
         self._connection.close()
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        with self._changed:
-            if not self._changed.wait_for(condition, _TIMEOUT):
-                raise DevclusterError(f"waited {_TIMEOUT:.0f} s for {what}: {len(self.ready)} Ready")
+    def wait_ready(self, count: int) -> float:
+        """Wait until so many pods are Ready; returns when the last of them was seen so."""
+        self._wait(lambda: len(self.ready) >= count, f"{count} pods to be Ready")
+        return max(self.ready.copy().values())
+
+    def wait_gone(self) -> float:
+        """Wait until no pod is left; returns when the last one went."""
+        self._wait(lambda: not self.present, "all pods to be gone")
+        return self.changed or time.monotonic()
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _TIMEOUT
+        while not condition():
+            if time.monotonic() > deadline or not self._thread.is_alive():
+                raise DevclusterError(f"waited for {what}: {len(self.present)} are there, {len(self.ready)} Ready")
+            time.sleep(_POLL)
 
     def _follow(self) -> None:
-        for event in self._events():
-            item = event["object"]
-            name = item["metadata"]["name"]
-            with self._changed:
-                if event["type"] == "DELETED":
-                    self.present.discard(name)
-                    self.ready.discard(name)
-                else:
-                    self.present.add(name)
-                    if _is_ready(item):
-                        self.ready.add(name)
-                self._changed.notify_all()
+        for line in self._lines():
+            event = _EVENT.decode(line)
+            metadata = event.object.metadata
+            name = metadata.ownerReferences[0].name if metadata.ownerReferences else metadata.name
+            self.changed = time.monotonic()
+            if event.type == "DELETED":
+                self.present.discard(name)
+                self.ready.pop(name, None)
+                continue
+            self.present.add(name)
+            if name not in self.ready and any(
+                each.type == "Ready" and each.status == "True" for each in event.object.status.conditions
+            ):
+                self.ready[name] = self.changed
 
-    def _events(self) -> Iterator[Object]:
+    def _lines(self) -> Iterator[bytes]:
         assert self._response is not None
         try:
-            for line in self._response:
-                yield json.loads(line)
+            yield from self._response
         except (OSError, ValueError, http.client.HTTPException):
             return
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-
-
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU seconds that these processes have used so far."""
-    return sum(_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
-
-
-def _ticks(pid: int) -> int:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])

@@ -98,6 +98,12 @@ def live_changes(pod: Object, remote_pod: Object | None, twin: Object, options: 
     return Changes(tuple(step for step in steps if step.patches), tuple(warnings))
 
 
+def is_from_template(remote_pod: Object, twin: Object) -> bool:
+    """Whether all that can be changed of a remote pod is as its twin's template has it."""
+    have, made = (item["metadata"].get("annotations") or {} for item in (remote_pod, twin["spec"]["template"]))
+    return all(have.get(mark) == made.get(mark) for mark in MARKS)
+
+
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     """The twin as it should be and is, and the live pod if it can still be changed."""

@@ -25,8 +25,10 @@ from app.namespaces.controller import NamespaceController, NotMapped
 from app.node.reachability import Reach
 from app.pods import deadline, forge, status
 from app.pods.addresses import IpMap
-from app.pods.changes import Step, Target, live_changes
+from app.pods.changes import Step, Target, is_from_template, live_changes
 from app.pods.deletion import Removal, ended, plan_clean_up, plan_removal
+from app.pods.forge import WRITTEN_BACK
+from app.pods.news import is_news
 from app.pods.patch import Paths, dropped_fields
 from app.pods.policy import daemon_set, losses, refusal
 
@@ -86,7 +88,12 @@ class PodController:
         recorder: EventRecorder,
         may_write: Callable[[], bool],
         ip_map: IpMap | None = None,
+        announce: bool = False,
     ) -> None:
+        """*announce*: whether each pod that is offloaded gets an event that says so.
+
+        That is one more write for each pod, and the annotation that its status brings tells as much.
+        """
         self.queue: WorkQueue[str] = WorkQueue(name="pods")
         self._local = local
         self._remote = remote
@@ -98,14 +105,20 @@ class PodController:
         self._recorder = recorder
         self._may_write = may_write
         self._ip_map = ip_map or IpMap()
+        self._announce = announce
         self._made: dict[str, Object] = {}
         """Twins that were made and that the informers have not shown yet."""
         self._starting: set[str] = set()
         """Pods that run once, marked by this process, of whose twin it is not known yet that it was made."""
-        self._carried: dict[str, tuple[str, str]] = {}
-        """Local pods whose changes have been carried over: UID -> what it was, and to which remote pod."""
+        self._carried: dict[str, tuple[int, str]] = {}
+        """Local pods whose changes have been carried over: UID -> a hash of what it was, and to which remote pod.
+
+        None yet (empty) if the twin was forged from it just now.
+        """
         self._daemon_sets: OrderedDict[str, None] = OrderedDict()
         """UIDs of DaemonSets that were told that their pods stay, the oldest first."""
+        self._deleted: set[str] = set()
+        """Local pods that were deleted at last and that the informer still shows."""
         self._unreachable: Reach | None = None
         self._unknown: Paths = frozenset()
         """Fields of a status that the local API server does not keep: a remote one may be newer."""
@@ -120,9 +133,13 @@ class PodController:
     def on_remote_object(self, _key: Key, old: Envelope | None, new: Envelope | None) -> None:
         envelope = new or old
         for uid in by_pod_uid(envelope) if envelope is not None else ():
+            made = None
             if envelope is not None and envelope.kind in _TWINS:
-                self._made.pop(uid, None)  # from here on the cache knows better, also that it is gone again
-            self.queue.add(uid)
+                made = self._made.pop(uid, None)  # from here on the cache knows better, also that it is gone again
+                if old is not None and new is not None and not is_news(old, new):
+                    continue
+            if made is None or new is None or made["metadata"]["resourceVersion"] != new.resource_version:
+                self.queue.add(uid)
 
     def on_namespace(self, key: Key, _old: Envelope | None, new: Envelope | None) -> None:
         """A namespace that was mapped just now: its pods have been waiting."""
@@ -213,6 +230,7 @@ class PodController:
         resource = _TWINS[kind]
         try:
             made = await self._remote.create(resource.path(namespace), twin)
+            self._carried[view.uid] = (_content(local), "")
         except AlreadyExists:
             made = await self._remote.get(resource.path(namespace, twin["metadata"]["name"]))
             if not _same_twin(made, twin):
@@ -228,12 +246,9 @@ class PodController:
             return await self._failed(local, error)
         self._made[view.uid] = made
         self._starting.discard(view.uid)
-        self._recorder.record(
-            local,
-            "Normal",
-            names.OFFLOADED,
-            f"{kind} {namespace}/{twin['metadata']['name']} made in the remote cluster",
-        )
+        if self._announce:
+            text = f"{kind} {namespace}/{twin['metadata']['name']} made in the remote cluster"
+            self._recorder.record(local, "Normal", names.OFFLOADED, text)
         for loss in losses(local):
             self._recorder.record(local, "Warning", names.NOT_OFFLOADED, loss)
         return done()
@@ -291,12 +306,13 @@ class PodController:
         await self._write_status(local, status.local_status(local, remote, twin, ip_map=self._ip_map), remote)
 
     async def _carry_changes(self, local: Object, remote: Object, twin: Object) -> None:
-        metadata = local["metadata"]
-        # the status that we write ourselves changes the resourceVersion too: only what can be carried counts
-        content = (metadata.get("generation"), metadata.get("labels"), metadata.get("annotations"))
-        seen = (str(content), remote["metadata"]["uid"])
         uid = local["metadata"]["uid"]
-        if self._carried.get(uid) == seen:
+        seen = (_content(local), remote["metadata"]["uid"])
+        carried = self._carried.get(uid)
+        if carried == seen:
+            return
+        if carried == (seen[0], "") and is_from_template(remote, twin):
+            self._carried[uid] = seen  # nothing has changed since the twin was made, and this pod is its first
             return
         changes = live_changes(local, remote, twin, self._options)
         for step in changes.steps:
@@ -344,6 +360,8 @@ class PodController:
         """The local pod is to go: first what runs remotely, then the local object."""
         local = view.local
         assert local is not None
+        if view.uid in self._deleted:
+            return done()  # the cache has not heard yet
         removal = plan_removal(local["metadata"].get("deletionGracePeriodSeconds"), view.twins, view.remote)
         await self._execute(removal)
         if removal.finished:
@@ -356,10 +374,11 @@ class PodController:
                 missing_ok=True,
             )
             self._forget(view.uid)
+            self._deleted.add(view.uid)
             return done()
         remote = status.choose(view.remote, view.twin)
         if remote is not None:
-            desired = status.local_status(local, remote, view.twin, ip_map=self._ip_map)
+            desired = status.leaving_status(local, remote, view.twin, ip_map=self._ip_map)
             await self._write_status(local, desired, remote)
         return done()
 
@@ -388,9 +407,12 @@ class PodController:
         if not view.twins and not view.remote:
             self._forget(view.uid)
             return done()
+        removal = plan_removal(None, view.twins, view.remote)
+        if not removal.deletions:
+            return done()  # all of it is going already
         if await self._exists(view):
             return requeue_after(5.0)  # the cache lags behind
-        await self._execute(plan_removal(None, view.twins, view.remote))
+        await self._execute(removal)
         return done()
 
     async def _exists(self, view: View) -> bool:
@@ -424,6 +446,14 @@ class PodController:
         self._made.pop(uid, None)
         self._starting.discard(uid)
         self._carried.pop(uid, None)
+        self._deleted.discard(uid)
+
+
+def _content(local: Object) -> int:
+    """A hash of what of a local pod can change and be carried; what we write there ourselves does not count."""
+    metadata = local["metadata"]
+    annotations = {k: v for k, v in (metadata.get("annotations") or {}).items() if k not in WRITTEN_BACK}
+    return hash(str((metadata.get("generation"), metadata.get("labels"), annotations)))
 
 
 def _same_twin(existing: Object, wanted: Object) -> bool:

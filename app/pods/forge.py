@@ -19,7 +19,12 @@ from app.pods.downward import View, rewrite_env, rewrite_volumes
 from app.pods.naming import HOSTNAME_OVERRIDE_SINCE, hostname_fields, short_hash, twin_name
 
 WRITTEN_BACK: Final = frozenset(
-    {names.ANNOTATION_REMOTE_UID, names.ANNOTATION_RESTARTS_BEFORE, names.ANNOTATION_STARTED}
+    {
+        names.ANNOTATION_REMOTE_POD,
+        names.ANNOTATION_REMOTE_UID,
+        names.ANNOTATION_RESTARTS_BEFORE,
+        names.ANNOTATION_STARTED,
+    }
 )
 """Annotations that Farlet itself puts on local pods: not the user's, and no change that has to be carried."""
 

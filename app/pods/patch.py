@@ -38,7 +38,9 @@ def status_patch(
     have = metadata.get("annotations") or {}
     if changed := {key: value for key, value in annotations.items() if have.get(key) != value}:
         body["annotations"] = changed
-    status = _changes(_bare(local.get("status") or {}), _known(_bare(desired), unknown, ()))
+    before = local.get("status") or {}
+    # most often all is as it was, and then it need not be taken apart
+    status = {} if before == desired else _changes(_bare(before), _known(_bare(desired), unknown, ()))
     if not body and not status:
         return None
     patch: Object = {"metadata": {"uid": metadata["uid"], **body}}

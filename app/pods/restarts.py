@@ -53,7 +53,9 @@ def restart_annotations(local: Object, remote: Object | None) -> dict[str, str]:
         return {}
     if not recorded and not _has_containers(remote):
         return {}  # nothing of it can restart yet: one write less for each pod
-    written = {names.ANNOTATION_REMOTE_UID: uid}
+    # the name is for people: a patch that is sent anyway is the cheapest place to say where the pod runs
+    where = f"{remote['metadata'].get('namespace')}/{remote['metadata']['name']}"
+    written = {names.ANNOTATION_REMOTE_UID: uid, names.ANNOTATION_REMOTE_POD: where}
     before = hidden_restarts(local, remote).before
     if before:
         written[names.ANNOTATION_RESTARTS_BEFORE] = json.dumps(before, sort_keys=True, separators=(",", ":"))

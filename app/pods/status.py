@@ -41,6 +41,7 @@ __all__ = [
     "expired_status",
     "failed_status",
     "is_terminal",
+    "leaving_status",
     "local_status",
     "pending_status",
     "restart_annotations",
@@ -112,6 +113,18 @@ def local_status(
         return _not_started(local, remote, now)
     held = None if end else _held(local, remote, twin)
     return _told(local, remote, end, held, ip_map or IpMap(), now)
+
+
+def leaving_status(
+    local: Object, remote: Object, twin: Object | None, *, ip_map: IpMap | None = None, now: str | None = None
+) -> Object:
+    """The status of a pod that is being deleted, while its remote pod is still there.
+
+    A deletion raises the pod's generation. That alone is not worth a write: there is one more to come, the last.
+    """
+    if seen := (local.get("status") or {}).get("observedGeneration"):
+        local = local | {"metadata": local["metadata"] | {"generation": seen}}
+    return local_status(local, remote, twin, ip_map=ip_map, now=now)
 
 
 def failed_status(local: Object, reason: str, message: str, *, now: str | None = None) -> Object:

@@ -37,7 +37,7 @@ def local_pod(
 
 def told_of(uid: str = "remote-1", before: str | None = None) -> dict[str, str]:
     """The annotations of a local pod whose status tells of a remote pod."""
-    found = {names.ANNOTATION_REMOTE_UID: uid}
+    found = {names.ANNOTATION_REMOTE_UID: uid, names.ANNOTATION_REMOTE_POD: f"shop-far/web-{uid}"}
     return found | ({names.ANNOTATION_RESTARTS_BEFORE: before} if before else {})
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app import names
 from app.kube.objects import Object
 from app.names import ANNOTATION_EPHEMERAL, MARK_METADATA, MARK_RESOURCES, MARK_SPEC, MARKS
-from app.pods.changes import Changes, Patch, Target, live_changes
+from app.pods.changes import Changes, Patch, Target, is_from_template, live_changes
 from app.pods.forge import ForgeOptions
 from tests.app.pods.pods import OPTIONS, local_pod, made_by, twin_of
 
@@ -79,6 +79,15 @@ def without_marks(body: Object) -> Object:
         for mark in MARKS:
             annotations.pop(mark, None)
     return body
+
+
+def test_a_pod_as_its_template_has_it() -> None:
+    world = World(local_pod())
+    assert world.live is not None
+    assert is_from_template(world.live, world.twin)
+    world.pod["metadata"]["labels"]["team"] = "other"
+    world.carry()
+    assert not is_from_template(made_by(twin_of(local_pod())), world.twin), "the pod is older than the template"
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])

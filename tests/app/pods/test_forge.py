@@ -156,6 +156,7 @@ def test_annotations_of_ours_and_of_kubectl_stay_at_home() -> None:
     before = forge_twin(pod, REMOTE, OPTIONS)
     pod["metadata"]["annotations"] |= {
         names.ANNOTATION_REMOTE_UID: "x",
+        names.ANNOTATION_REMOTE_POD: "shop-1/web-1",
         names.ANNOTATION_RESTARTS_BEFORE: "3",
         names.ANNOTATION_STARTED: "true",
         "kubectl.kubernetes.io/last-applied-configuration": "{}",

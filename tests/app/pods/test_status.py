@@ -557,3 +557,17 @@ def test_whatever_happens(policy: str, life: list[tuple[Object | None, Object | 
                 names.ANNOTATION_REMOTE_UID
             ):
                 assert new["restartCount"] >= old["restartCount"]
+
+
+def test_a_deletion_alone_is_not_written() -> None:
+    """It raises the generation; the last status, when the remote pod is gone, tells of it."""
+    remote = remote_pod(running())
+    local = local_pod(annotations=told_of())
+    local["status"] = status.local_status(local, remote, replica_set(), now=NOW)
+    local["metadata"] |= {"generation": 2, "deletionTimestamp": NOW, "deletionGracePeriodSeconds": 30}
+    desired = status.leaving_status(local, remote, replica_set(), now=NOW)
+    assert status.status_patch(local, desired, status.restart_annotations(local, remote)) is None
+    remote["status"]["containerStatuses"] = [terminated(code=0)]
+    desired = status.leaving_status(local, remote, replica_set(), now=NOW)
+    assert "terminated" in desired["containerStatuses"][0]["state"], "what happens meanwhile is told"
+    assert status.ended_status(local, now=NOW)["observedGeneration"] == 2
