@@ -29,9 +29,11 @@ _CONTENT: Final = (PODS, REPLICA_SETS, JOBS, PERSISTENT_VOLUME_CLAIMS)
 """What must not be in a namespace that is deleted: what runs, and what holds data."""
 _ALL: Final = ""
 """The key that stands for looking which namespaces there are."""
-_OURS_GO: Final = 15.0
+_OURS_GO: Final = 3.0
+_OURS_STAY: Final = 120.0
 _OTHERS_STAY: Final = 600.0
-"""Seconds after which a namespace with something in it is looked at again: ours, on its way out; somebody else's."""
+"""Seconds after which a namespace with something in it is looked at again: ours, which should be on its way out, and
+each time later if it is not; somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class NamespaceCleaner:
         self._map = namespace_map
         self._said: dict[str, str] = {}
         """What was last logged of a namespace that stays."""
+        self._waits: dict[str, float] = {}
+        """The next wait for a namespace with something of ours in it."""
         self._may_delete = True
 
     def on_local_namespace(self, key: Key, _old: Envelope | None, new: Envelope | None) -> None:
@@ -94,7 +98,7 @@ class NamespaceCleaner:
         try:
             namespace = await self._remote.get(NAMESPACES.path(name=name))
         except (NotFound, Forbidden):
-            self._said.pop(name, None)
+            self._forget(name)
             return done()
         local_name = self._made_for(namespace)
         if local_name is None or not self._may_delete or not self._is_gone(local_name):
@@ -146,7 +150,9 @@ class NamespaceCleaner:
 
     def _stays(self, name: str, content: _Content) -> Result:
         if content.ours:
-            return requeue_after(_OURS_GO)
+            wait = self._waits.get(name, _OURS_GO)
+            self._waits[name] = min(2 * wait, _OURS_STAY)
+            return requeue_after(wait)
         if self._said.get(name) != content.what:
             log.info("remote namespace %s stays although its local one is gone: %s", name, content.what)
             self._said[name] = content.what
@@ -162,5 +168,9 @@ class NamespaceCleaner:
             self._may_delete = False
             log.info("remote namespaces stay when their local ones are gone: %s", error.message)
             return
-        self._said.pop(metadata["name"], None)
+        self._forget(metadata["name"])
         log.info("deleted remote namespace %s: its local one is gone, and nothing was in it", metadata["name"])
+
+    def _forget(self, name: str) -> None:
+        self._said.pop(name, None)
+        self._waits.pop(name, None)

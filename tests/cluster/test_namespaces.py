@@ -114,7 +114,8 @@ def test_one_whose_local_namespace_went_while_no_farlet_ran(farlet: Farlet, spac
         local.kubectl("delete", "namespace", gone, timeout=60)
         assert uid(remote, far)
         farlet.start()
-        eventually(lambda: uid(remote, far), "the remote namespace goes", until=lambda found: not found)
+        # a lock that was not given up is waited for first
+        eventually(lambda: uid(remote, far), "the remote namespace goes", until=lambda found: not found, timeout=120)
         assert uid(remote, foreign)
         assert uid(remote, there(local, kept))
     finally:
