@@ -1,6 +1,6 @@
-# Farlet's image: one program, three roles (farlet run | operator | provider).
+# Farlet's image, as manifests/ runs it: no root, no shell needed, nothing written to its file system.
 #
-#   docker build -t farlet .
+#   docker build -t farlet:dev .
 #
 # takes the locked versions from the package index that pip is set up for. With no network in the build, put
 # Farlet's wheel and those of requirements.lock into wheels/ first; then nothing else is asked:
@@ -15,7 +15,8 @@ ARG BASE=python:3.13-slim
 FROM ${BASE} AS build
 COPY . /src
 WORKDIR /src
-# pip stays in an environment of its own: the image needs none.
+# pip stays in an environment of its own: the image needs none. It compiles what it installs, since a read-only file
+# system could not keep what Python compiles at start. The import finds a package that was left behind.
 RUN set -eu; \
     python3 -m venv /opt/pip; \
     python3 -m venv --without-pip /opt/farlet; \
@@ -26,7 +27,9 @@ RUN set -eu; \
         $pip --require-hashes --requirement requirements.lock; \
         $pip --no-deps .; \
     fi; \
-    /opt/farlet/bin/farlet version
+    cd /; \
+    /opt/farlet/bin/farlet version; \
+    /opt/farlet/bin/python -c "import app.service, app.remover"
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="farlet" \

@@ -131,6 +131,12 @@ def test_locks_hold_every_dependency() -> None:
     assert runtime <= locked("requirements-dev.lock").items(), "what is tested must be what is shipped"
 
 
+def test_the_image_is_built_with_every_package() -> None:
+    packages = set(pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    let_through = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert packages <= let_through, "docker build does not see them"
+
+
 def test_wheel_holds_the_product_only(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],

@@ -7,21 +7,17 @@ from pathlib import Path
 import pytest
 
 import app
-from devcluster import imagebuild
 from devcluster.cluster import Cluster
+from tests.cluster.conftest import IMAGE
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.cluster
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-TAG = "docker.io/farlet/farlet:test"
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("image")]
 
 
 @pytest.mark.timeout(900)
-def test_the_projects_own_image_runs(remote: Cluster, namespace: str, tmp_path: Path) -> None:
-    archive = imagebuild.build(CHECKOUT, TAG, output=tmp_path / "farlet.tar")
-    assert TAG in remote.load_image(archive)[0]
-    run = ["run", "version", f"--image={TAG}", "--restart=Never", "--image-pull-policy=Never"]
+def test_the_projects_own_image_runs(remote: Cluster, namespace: str, image_archive: Path) -> None:
+    assert IMAGE in remote.load_image(image_archive)[0]
+    run = ["run", "version", f"--image={IMAGE}", "--restart=Never", "--image-pull-policy=Never"]
     remote.kubectl("-n", namespace, *run, "--", "version")
 
     def phase() -> str:
