@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -31,6 +32,8 @@ class Metrics:
             ["path", "method", "code"],
             registry=registry,
         )
+        tasks = Gauge("farlet_tasks", "What the event loop of the kubelet API has under way.", registry=registry)
+        tasks.set_function(_tasks)
         self.connections = Gauge("farlet_connections", "Connections to the kubelet API.", registry=registry)
         self.sessions = Gauge("farlet_sessions_open", "Streams that are open.", ["kind"], registry=registry)
         self.sessions_ended = Counter(
@@ -50,3 +53,10 @@ class Metrics:
     def exposition(self) -> bytes:
         """All of it, in the text format."""
         return generate_latest(self.registry)
+
+
+def _tasks() -> float:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # asked for outside of it
+        return 0

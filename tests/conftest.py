@@ -144,6 +144,12 @@ def namespace(fleet: Fleet) -> Iterator[str]:
     yield from _namespaces(fleet)
 
 
+@pytest.fixture(scope="module")
+def module_namespace(fleet: Fleet) -> Iterator[str]:
+    """The same for all the tests of a module, where what is in it takes long to make."""
+    yield from _namespaces(fleet)
+
+
 @pytest.fixture
 def virtual_node() -> str:
     """A name for a virtual node that no other test uses."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,17 @@ class Farlet:
         self.local, self.remote, self.node, self.log = local, remote, node, log
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def figure(self, name: str) -> float:
+        """One of its figures, summed over its labels, asked for through the API server."""
+        text = self.local.api.text(f"/api/v1/nodes/{self.node}/proxy/metrics")
+        found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        return sum(map(float, found))
 
     def start(self) -> None:
         """Start it and wait until its node is Ready."""

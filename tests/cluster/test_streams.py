@@ -1,0 +1,267 @@
+"""Many streams, and streams that end badly, on clusters that are well: nothing stays behind, nobody is kept waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import ssl
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from devcluster import pki
+from devcluster.cluster import Cluster
+from devcluster.fleet import Fleet
+from tests.cluster import sockets
+from tests.cluster.farlet import Farlet, pod_manifest, running
+from tests.cluster.reach import OWN, Kubectl, Reached, program, reached, read_line
+from tests.cluster.sockets import ERROR, STDOUT, Sockets
+from tests.eventually import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("streams")]
+
+SESSIONS = int(os.environ.get("FARLET_TEST_SESSIONS", "1000"))
+"""``make soak`` has more."""
+AT_ONCE = 16
+
+
+@pytest.fixture(scope="module")
+def pods(fleet: Fleet, module_namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
+    folder = tmp_path_factory.mktemp("farlet")
+    with reached(fleet, module_namespace, f"virtual-{uuid.uuid4().hex[:8]}", folder, "box") as pods:
+        yield pods
+
+
+def no_stream_left(farlet: Farlet) -> None:
+    eventually(lambda: farlet.figure("farlet_sessions_open"), "no stream is left", until=lambda count: count == 0)
+
+
+def descriptors(farlet: Farlet) -> int:
+    """Open files of the process, without the connections that API servers keep to it for a while."""
+    # asked for first: the answer comes over one of those connections
+    kept = farlet.figure("farlet_connections")
+    return len(list(Path(f"/proc/{farlet.pid}/fd").iterdir())) - int(kept)
+
+
+def memory(farlet: Farlet) -> int:
+    """Bytes of the process that are in memory."""
+    return int(Path(f"/proc/{farlet.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---------------------------------------------------------------------- many
+
+
+async def short_session(reach: Sockets, number: int) -> None:
+    """One of those that people and programs have."""
+    match number % 5:
+        case 0:
+            async with reach.exec("box", "true") as socket:
+                status = (await sockets.outputs(socket))[ERROR]
+                assert json.loads(status)["status"] == "Success"
+        case 1:
+            async with reach.exec("box", "cat", stdin=True, subprotocol="v5.channel.k8s.io") as socket:
+                await socket.send(b"\x00" + b"x" * 5000)
+                await socket.send(b"\xff\x00")  # the end of stdin
+                assert (await sockets.outputs(socket))[STDOUT] == b"x" * 5000
+        case 2:  # gone before its end
+            async with reach.exec("box", "cat", stdin=True) as socket:
+                await socket.send(b"\x00hello")
+                assert await socket.recv(decode=False)
+                socket.transport.abort()
+        case 3:
+            async with reach.open("box/portforward", [("ports", "8080")], "v4.channel.k8s.io") as socket:
+                await socket.send(b"\x00GET /nothing HTTP/1.0\r\n\r\n")
+                while not (message := await socket.recv(decode=False)).startswith(b"\x00HTTP/1.0 404"):
+                    assert len(message) == 3, message
+        case 4:
+            async with reach.open("box/log", [("container", "main"), ("tailLines", "1")], "binary.k8s.io") as socket:
+                assert b"".join([bytes(message) async for message in socket]) == b"line 5\n"  # type: ignore[arg-type]
+
+
+def test_many_short_sessions_leave_nothing(pods: Reached) -> None:
+    farlet = pods.farlet
+
+    async def sessions(count: int) -> None:
+        async with sockets.sockets(farlet.local.kubeconfig, pods.namespace) as reach:
+            numbers = iter(range(count))
+
+            async def some() -> None:
+                for number in numbers:
+                    await short_session(reach, number)
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_ONCE):
+                    group.create_task(some())
+
+    sockets.run(sessions(50))
+    no_stream_left(farlet)
+    before, tasks, used = descriptors(farlet), farlet.figure("farlet_tasks"), memory(farlet)
+    ended = farlet.figure("farlet_sessions_total")
+    started = time.monotonic()
+    sockets.run(sessions(SESSIONS), timeout=60 + SESSIONS)
+    print(f"{SESSIONS} sessions in {time.monotonic() - started:.1f} s")  # noqa: T201
+    no_stream_left(farlet)
+    assert farlet.figure("farlet_sessions_total") == ended + SESSIONS
+    eventually(lambda: descriptors(farlet), "every descriptor is closed", until=lambda count: count <= before)
+    eventually(
+        lambda: farlet.figure("farlet_tasks") - farlet.figure("farlet_connections"), "every task has ended",
+        until=lambda count: count <= tasks,
+    )  # fmt: skip
+    assert memory(farlet) - used < 30 << 20
+
+
+def lease_age(farlet: Farlet) -> float:
+    lease = farlet.local.api.get(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{farlet.node}")
+    renewed = datetime.datetime.fromisoformat(lease["spec"]["renewTime"])
+    return (datetime.datetime.now(datetime.UTC) - renewed).total_seconds()
+
+
+def test_200_streams_at_full_speed_delay_no_heartbeat(pods: Reached) -> None:
+    farlet, streams = pods.farlet, 200
+    before = farlet.figure("farlet_session_bytes_total")
+
+    async def pour(reach: Sockets, opened: asyncio.Semaphore, flowing: asyncio.Barrier) -> None:
+        async with opened:
+            socket_context = reach.exec("box", "cat", "/dev/zero")
+            socket = await socket_context.__aenter__()
+        try:
+            await flowing.wait()
+            with contextlib.suppress(ConnectionClosed):
+                while True:
+                    await socket.recv(decode=False)
+        finally:
+            socket.transport.abort()
+            await socket_context.__aexit__(None, None, None)
+
+    async def test() -> list[float]:
+        ages = []
+        async with sockets.sockets(farlet.local.kubeconfig, pods.namespace) as reach:
+            opened, flowing = asyncio.Semaphore(20), asyncio.Barrier(streams + 1)
+            pouring = [asyncio.create_task(pour(reach, opened, flowing)) for _ in range(streams)]
+            await flowing.wait()
+            for _ in range(25):
+                ages.append(await asyncio.to_thread(lease_age, farlet))
+                await asyncio.sleep(1)
+            assert not any(task.done() for task in pouring)
+            for task in pouring:
+                task.cancel()
+            await asyncio.gather(*pouring, return_exceptions=True)
+        return ages
+
+    ages = sockets.run(test(), timeout=280)
+    assert max(ages) < 15, ages
+    no_stream_left(farlet)
+    passed = farlet.figure("farlet_session_bytes_total") - before
+    print(f"{passed / 1e6:.0f} MB through {streams} streams, oldest Lease {max(ages):.1f} s")  # noqa: T201
+    assert passed > streams * 1_000_000, "they were no idle streams"
+
+
+def test_a_slow_reader_does_not_grow_memory(pods: Reached) -> None:
+    farlet = pods.farlet
+
+    def passed() -> float:
+        return farlet.figure("farlet_session_bytes_total")
+
+    def stands_still() -> bool:
+        first = passed()
+        time.sleep(1)
+        return passed() == first
+
+    async def test() -> None:
+        async with (
+            sockets.sockets(farlet.local.kubeconfig, pods.namespace) as reach,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            held: list[ClientConnection] = []
+            before = memory(farlet)
+            for _ in range(10):
+                held.append(await stack.enter_async_context(reach.exec("box", "cat", "/dev/zero")))
+            await asyncio.to_thread(eventually, stands_still, "nothing passes while nobody reads")
+            assert memory(farlet) - before < 10 << 20
+            for socket in held:
+                socket.transport.abort()
+
+    sockets.run(test())
+    no_stream_left(farlet)
+
+
+# ---------------------------------------------------------------------- ends
+
+
+def test_a_client_that_is_killed(pods: Reached) -> None:
+    """What it ran sees the end of its input, and no stream is left."""
+    kubectl = pods.through()
+    script = "echo started; cat; touch /tmp/input-ended"
+    with kubectl.started("exec", "-i", "box", "-c", "main", "--", "sh", "-c", script) as process:
+        assert read_line(process) == b"started\n"
+        assert pods.farlet.figure("farlet_sessions_open") == 1
+        process.kill()
+    with kubectl.started("logs", "-f", "box", "-c", "main") as process:
+        assert read_line(process) == b"line 1\n"
+        process.kill()
+    no_stream_left(pods.farlet)
+    ended = ["exec", "box", "-c", "main", "--", "test", "-e", "/tmp/input-ended"]
+    eventually(lambda: kubectl(*ended).code == 0, "the command has ended")
+
+
+def test_a_remote_pod_that_is_replaced(local: Cluster, pods: Reached) -> None:
+    """The stream ends as with a container that restarts; the next call goes to the new pod."""
+    kubectl = pods.through()
+    manifest = pod_manifest("moving", pods.farlet.node)
+    kubectl.says("apply", "-f", "-", stdin=manifest.encode())
+    kubectl.says("wait", "--for=condition=Ready", "pod/moving", "--timeout=60s", timeout=70)
+    twin = pods.twin("moving")
+    script = "touch /tmp/old; echo started; exec sleep 1000000"
+    with kubectl.started("exec", "moving", "--", "sh", "-c", script) as process:
+        assert read_line(process) == b"started\n"
+        pods.farlet.remote.kubectl("-n", pods.namespace, "delete", "pod", twin, "--wait=false")
+        assert process.wait(60) != 0
+    no_stream_left(pods.farlet)
+
+    def old_or_new() -> int:
+        return kubectl("exec", "moving", "--", "test", "-e", "/tmp/old").code
+
+    eventually(old_or_new, "a call reaches the new pod", until=lambda code: code == 1)
+    assert kubectl("exec", "moving", "--", "sh", "-c", "exit 6").code == 6
+    kubectl.says("delete", "pod", "moving", "--wait=false")
+
+
+def test_a_certificate_that_is_replaced_under_a_stream(
+    local: Cluster, remote: Cluster, namespace: str, virtual_node: str, tmp_path: Path
+) -> None:
+    authority, kubectl = pki.Pair.read(local.layout.pki, "ca"), Kubectl(program(OWN), local, namespace)
+    address = str(local.layout.gateway)
+    files = {"--tls-cert-file": tmp_path / "tls.crt", "--tls-key-file": tmp_path / "tls.key"}
+    pki.server(authority, "first", [address]).write(tmp_path, "tls")
+    given = [part for name, path in files.items() for part in (name, str(path))]
+    options = ["--namespace", f"{namespace}={namespace}", "--node-address", address]
+    with running(local, remote, virtual_node, tmp_path, *options, "--serving-certificate", "files", *given):
+        kubectl.says("apply", "-f", "-", stdin=pod_manifest("box", virtual_node).encode())
+        kubectl.says("wait", "--for=condition=Ready", "pod/box", "--timeout=60s", timeout=70)
+        port = local.kubectl("get", "node", virtual_node, "-o", "jsonpath={.status.daemonEndpoints.*.Port}").stdout
+
+        def shown() -> str:
+            return ssl.get_server_certificate((address, int(port)))
+
+        first = shown()
+        with kubectl.started("exec", "-i", "box", "--", "cat") as process:
+            assert process.stdin is not None
+            process.stdin.write(b"before\n")
+            process.stdin.flush()
+            assert read_line(process) == b"before\n"
+            pki.server(authority, "second", [address]).write(tmp_path, "tls")
+            eventually(shown, "the new certificate is shown", until=lambda certificate: certificate != first)
+            process.stdin.write(b"after\n")
+            process.stdin.flush()
+            assert read_line(process) == b"after\n"
+            assert kubectl("exec", "box", "--", "sh", "-c", "exit 6").code == 6, "new calls work too"
+            process.stdin.close()
+            assert process.wait(60) == 0
