@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from devcluster.tour import Stage
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
+_ANY_PORT = {"FARLET_KUBELET_ADDRESS": "0.0.0.0:0", "FARLET_HEALTH_ADDRESS": "127.0.0.1:0"}
+"""This machine may have a kubelet of its own, or another demo."""
 
 LocalOption = Annotated[
     Path | None, typer.Option("--local", metavar="KUBECONFIG", help="Your own local cluster; with --remote.")
@@ -88,25 +90,16 @@ def _beside(fleet: str, arguments: Sequence[str]) -> None:
     from devcluster.fleet import Fleet
     from devcluster.process import Command
 
-    command = Command([sys.executable, "-m", "app", *arguments], env={"PYTHONPATH": str(_CHECKOUT)})
+    command = Command([sys.executable, "-m", "app", *arguments], env={"PYTHONPATH": str(_CHECKOUT), **_ANY_PORT})
     Fleet(fleet).cluster("local").companion("farlet").start(command)
 
 
 def _child(at_end: contextlib.ExitStack, folder: Path, arguments: Sequence[str]) -> None:
     """Run Farlet for the user's clusters; it ends with the tour."""
-    environment = {**os.environ, "PYTHONPATH": str(_CHECKOUT)}
+    environment = {**os.environ, "PYTHONPATH": str(_CHECKOUT), **_ANY_PORT}
     with (folder / "farlet.log").open("wb") as log:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "app",
-                *arguments,
-                "--health-address",
-                "127.0.0.1:0",
-                "--kubelet-address",
-                "0.0.0.0:0",
-            ],
+            [sys.executable, "-m", "app", *arguments],
             env=environment,
             stdout=log,
             stderr=log,
@@ -128,7 +121,7 @@ def _own(local: Path | None, remote: Path | None, image: str, cache: Path) -> St
         if not path.is_file():
             raise DevclusterError(f"kubeconfig {path} does not exist")
     sides = Side("local", local.absolute()), Side("remote", remote.absolute())
-    return Stage(*sides, _kubectl_for_others(), image, cache)
+    return Stage(*sides, _kubectl_for_others(), image, cache, ours=False)
 
 
 def _ours(fleet: str, cache: Path) -> Stage:
