@@ -76,12 +76,12 @@ def writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
     ]
 
 
-def kubelet_writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
-    """The pods whose status a kubelet wrote; it goes on for a while after they are Ready."""
+def status_writes(cluster: Cluster, since: int, namespace: str, user: str) -> list[str]:
+    """The pods whose status was written by a user whose name begins so, once for each time."""
     return [
         str(item.get("name"))
         for event, item in _audited(cluster, since, namespace)
-        if event["user"].get("username", "").startswith("system:node:") and item.get("subresource") == "status"
+        if event["user"].get("username", "").startswith(user) and item.get("subresource") == "status"
     ]
 
 
