@@ -145,7 +145,7 @@ class Worker:
             for informer in (caches.remote_pods, caches.replica_sets, caches.jobs):
                 informer.listen(pods.on_remote_object)
             sizes.listen(nodes.wake)
-            await self._serve(lock, nodes, sizes, pods, events, cleaner, local, remote, facts)
+            await self._serve(lock, nodes, sizes, pods, events, cleaner, recorder, local, remote, facts)
 
     async def _serve(
         self,
@@ -155,6 +155,7 @@ class Worker:
         pods: PodController,
         events: RemoteEvents,
         cleaner: NamespaceCleaner,
+        recorder: EventRecorder,
         local: Client,
         remote: Client,
         facts: Facts,
@@ -188,8 +189,10 @@ class Worker:
                     if facts.remote_namespaces is None:  # with confined rights none was made
                         group.create_task(cleaner.run())
             finally:
-                if settings.on_shutdown is OnShutdown.NOT_READY and lock.held():
-                    await nodes.stopped()
+                if lock.held():  # an orderly end; nothing can be written after it
+                    if settings.on_shutdown is OnShutdown.NOT_READY:
+                        await nodes.stopped()
+                    await recorder.close()
 
         self._heartbeat = lambda: _lease_fresh(nodes, lock)
         async with asyncio.TaskGroup() as group:

@@ -160,6 +160,8 @@ class Informer:
         except (KubeError, msgspec.DecodeError) as failed:
             error = failed
             if _needs_list(failed):
+                if self._resource_version:  # the server is well, it has only forgotten: a list need not wait long
+                    self._backoff.reset()
                 self._resource_version = ""
         return self._pause(error)
 

@@ -73,7 +73,8 @@ def kubernetes_objects(draw: st.DrawFn) -> Object:
     result.pop("apiVersion", None), result.pop("kind", None)
     result |= draw(st.fixed_dictionaries({}, optional={"apiVersion": words, "kind": words}))
     result |= draw(st.fixed_dictionaries({}, optional={"spec": json_values, "status": json_values}))
-    return result | {"metadata": draw(json_objects) | draw(names)}
+    unknown = {key: value for key, value in draw(json_objects).items() if key not in Metadata.__struct_fields__}
+    return result | {"metadata": unknown | draw(names)}
 
 
 def with_managed_fields(content: Object) -> Object:
