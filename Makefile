@@ -54,6 +54,11 @@ test: lint ## Lint, then all tests; starts real clusters (root, Linux)
 test-fast: $(STAMP) ## The tests that need no cluster, under 30 s
 	@$(TEST_FAST) $(PYTEST_ARGS)
 
+.PHONY: soak
+soak: $(STAMP) ## 10,000 short streams through the kubelet API: nothing stays behind (minutes)
+	@$(PREPARE)
+	@FARLET_TEST_SESSIONS=10000 $(PYTEST) tests/cluster/test_streams.py -k short_sessions --timeout 3600 -s $(PYTEST_ARGS)
+
 .PHONY: demo
 demo: $(STAMP) ## The tour on two real clusters, which stay up; LOCAL=kubeconfig REMOTE=kubeconfig to use yours
 	@$(PYTHON) -m devcluster demo $(DEMO_ARGS)
