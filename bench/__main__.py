@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import floor, informer, offload
+from bench import floor, informer, offload, streams
 from devcluster.errors import DevclusterError
 
 
@@ -30,10 +30,22 @@ def _informer(given: argparse.Namespace) -> None:
     informer.run(max(given.pods))
 
 
+def _streams(given: argparse.Namespace) -> None:
+    streams.run(
+        given.megabytes,
+        rounds=given.rounds,
+        runs=given.runs,
+        sessions=given.sessions,
+        keep=given.keep,
+        profile=given.profile,
+    )
+
+
 BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
     "offload": _offload,
     "floor": _floor,
     "informer": _informer,
+    "streams": _streams,
 }
 
 
@@ -56,6 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     option("--only", type=_names, default=list(BENCHES), metavar="NAME,...", help=f"of {', '.join(BENCHES)}")
     option("--trickle", type=int, default=150, metavar="N", help="pods one at a time (default: %(default)s)")
     option("--idle", type=float, default=60, metavar="SECONDS", help="nothing happens for (default: %(default)s)")
+    option("--megabytes", type=int, default=100, metavar="N", help="through each stream (default: %(default)s)")
+    option("--rounds", type=int, default=5, metavar="N", help="of each throughput (default: %(default)s)")
+    option("--runs", type=int, default=30, metavar="N", help="of each time to first byte (default: %(default)s)")
+    option("--sessions", type=int, default=500, metavar="N", help="at once (default: %(default)s)")
     option("--keep", action="store_true", help="leave the clusters running for the next time")
     option("--profile", type=Path, metavar="FILE", help="write where Farlet spends its time")
     return parser

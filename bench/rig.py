@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,6 @@ from devcluster.fleet import Fleet
 from devcluster.process import wait_for
 
 FLEET, LOCAL, REMOTE = "bench", "near", "load"
-_HEALTH = "127.0.0.1:10247"
 _STARTED = f"node {NODE} is looked after"
 
 
@@ -63,12 +63,17 @@ def rig(nodes: int, *, keep: bool, profile: Path | None = None) -> Iterator[Rig]
 class Farlet:
     """One ``farlet run``."""
 
-    def __init__(self, local: Cluster, remote: Cluster, *, profile: Path | None = None) -> None:
+    def __init__(
+        self, local: Cluster, remote: Cluster, *, profile: Path | None = None, reachable: bool = False
+    ) -> None:
+        """With *reachable*, the local API server gets at its kubelet API."""
+        self._health = f"127.0.0.1:{_free_port()}"
         self._module = ["app"] if profile is None else ["bench.profiler", str(profile), "app"]
         self._arguments = ["--kubeconfig", str(local.kubeconfig), "--remote-kubeconfig", str(remote.kubeconfig)]
         self._arguments += ["--node-name", NODE, "--namespace", f"{NAMESPACE}={NAMESPACE}"]
-        self._arguments += ["--health-address", _HEALTH, "--kubelet-address", "127.0.0.1:0"]
-        self._arguments += ["--serving-certificate", "self-signed"]
+        self._arguments += ["--health-address", self._health]
+        self._arguments += ["--kubelet-address", "0.0.0.0:0" if reachable else "127.0.0.1:0"]
+        self._arguments += ["--serving-certificate", "csr" if reachable else "self-signed"]
         self._arguments += ["--remote-toleration", kwok.TAINT["key"], "--capacity", "cpu=10k,memory=100Ti,pods=20k"]
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory()
@@ -122,10 +127,16 @@ class Farlet:
         if not reached or process.poll() is not None:
             raise DevclusterError(f"farlet: {problem}: {self._log.read_text()[-2000:]}")
 
-    @staticmethod
-    def _synced() -> bool:
+    def _synced(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{_HEALTH}/readyz?verbose", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{self._health}/readyz?verbose", timeout=5) as answer:
                 return b"[+]caches ok" in answer.read()
         except OSError:
             return False
+
+
+def _free_port() -> int:
+    """Several benchmarks can run on one machine."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -197,4 +197,6 @@ def _kubelet_configuration(cluster: ClusterLayout) -> dict[str, Any]:
         "nodeStatusUpdateFrequency": "5s",
         "syncFrequency": "10s",
         "maxPods": 250,
+        # a log that is measured has to stay one file
+        "containerLogMaxSize": "1Gi",
     }
