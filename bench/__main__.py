@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,7 @@ BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
 
 def main() -> int:
     given = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # Farlet and the clusters are then stopped on the way out
     try:
         for name in given.only:
             BENCHES[name](given)

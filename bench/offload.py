@@ -264,3 +264,5 @@ def _show_standing(standing: Standing) -> None:
         "all",
     )
     table.show("Farlet with these pods", columns, [row])
+    written = ", ".join(f"{number} {what}" for what, number in sorted(standing.restart_writes.items()))
+    print(f"  written on the restart: {written or 'nothing'}", flush=True)
