@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,12 +40,22 @@ def pods(fleet: Fleet, module_namespace: str, tmp_path_factory: pytest.TempPathF
 # ---------------------------------------------------------------------- the official Python client
 
 
+leaves_sockets = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+"""The client leaves its WebSockets, and a thread for forwarded ports, to the garbage collection."""
+
+
 @pytest.fixture
 def core(pods: Reached) -> Iterator[Any]:
     with new_client_from_config(str(pods.farlet.local.kubeconfig)) as api:  # type: ignore[no-untyped-call]
         yield official.CoreV1Api(api)
+        api.rest_client.pool_manager.clear()
+    for thread in threading.enumerate():
+        if thread.name.startswith("Kubernetes port forward"):
+            thread.join(30)
+    gc.collect()
 
 
+@leaves_sockets
 def test_python_client(pods: Reached, core: Any) -> None:
     box = {"name": "box", "namespace": pods.namespace}
     assert core.read_namespaced_pod_log(**box, container="main", tail_lines=1) == "line 5\n"
@@ -60,6 +72,7 @@ def test_python_client(pods: Reached, core: Any) -> None:
     talk.close()
 
 
+@leaves_sockets
 def test_python_client_forwards_a_port(pods: Reached, core: Any) -> None:
     forwarded = portforward(core.connect_get_namespaced_pod_portforward, "box", pods.namespace, ports="8080")
     with contextlib.closing(forwarded.socket(8080)) as plain:

@@ -28,7 +28,7 @@ from tests.eventually import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("streams")]
 
-SESSIONS = int(os.environ.get("FARLET_TEST_SESSIONS", "300"))
+SESSIONS = int(os.environ.get("FARLET_TEST_SESSIONS", "1000"))
 """``make soak`` has more."""
 AT_ONCE = 16
 
