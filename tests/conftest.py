@@ -91,7 +91,7 @@ def _bring_up(name: str) -> Fleet:
         pytest.fail(f"no clusters can run here, and CI is set: {why}")
     fleet = Fleet(name)
     _owner_file(name).parent.mkdir(parents=True, exist_ok=True)
-    with _owner_file(name).with_suffix(".lock").open("w") as lock:
+    with _owner_file(name).with_suffix(".owner-lock").open("w") as lock:  # not the fleet's own, which down() takes
         fcntl.flock(lock, fcntl.LOCK_EX)
         owner = _owner(name)
         if owner != os.environ[RUN]:
