@@ -58,7 +58,7 @@ def difference(after: Cpu, before: Cpu) -> dict[str, float]:
 
 
 def writes(api: Api) -> Writes:
-    """The writes that an API server has taken so far; heartbeats of nodes are left out, and reviews, which store nothing."""
+    """The writes that an API server has taken so far, without heartbeats of nodes and reviews, which store nothing."""
     found: Writes = Counter()
     for labels, number in _SAMPLE.findall(api.text("/metrics", timeout=60)):
         values = dict(_LABEL.findall(labels))
