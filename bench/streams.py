@@ -53,7 +53,7 @@ _PIECE = 1 << 20
 _WARM = 20
 _AT_ONCE = 16
 """Sessions that are opened at the same time, and connections of a port-forward."""
-_CONNECTIONS = 200
+_CONNECTIONS = 100
 _API, _FARLET = "API local", "Farlet"
 _CPU = ("local API's CPU", "Farlet's CPU")
 
