@@ -78,6 +78,7 @@ def metrics_server_command(cluster: ClusterLayout, binaries: Mapping[str, Path])
             f"--tls-private-key-file={cluster.pki / 'metrics-server-serving.key'}",
             f"--kubelet-certificate-authority={cluster.pki / 'ca.crt'}",
             "--kubelet-preferred-address-types=InternalIP",
+            "--kubelet-use-node-status-port",
             "--metric-resolution=15s",
         ],
     )

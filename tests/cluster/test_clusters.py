@@ -256,7 +256,7 @@ class TestAsStrictAsProduction:
             lines = cluster.layout.audit_log.read_text().splitlines()
             events = [json.loads(line) for line in lines if f'"namespace":"{namespace}"' in line]
             return [
-                event["user"]["username"]
+                event["user"].get("username")
                 for event in events
                 if event["verb"] == "create" and event["objectRef"].get("name") == "audited"
             ]

@@ -124,7 +124,7 @@ def wait_ready(farlet: Farlet, namespace: str, name: str) -> None:
 def requests(cluster: Cluster, user: str, since: int = 0) -> list[Object]:
     """What a user asked of a cluster, by its audit log."""
     events = map(json.loads, cluster.layout.audit_log.read_text().splitlines()[since:])
-    return [event for event in events if event["user"]["username"] == user and "objectRef" in event]
+    return [event for event in events if event["user"].get("username") == user and "objectRef" in event]
 
 
 def writes(cluster: Cluster, user: str, since: int, namespace: str) -> list[str]:

@@ -361,7 +361,7 @@ def _writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
         event = json.loads(line)
         item = event.get("objectRef", {})
         if (
-            event["user"]["username"] == "system:serviceaccount:farlet:farlet"
+            event["user"].get("username") == "system:serviceaccount:farlet:farlet"
             and event["verb"] not in ("get", "list", "watch")
             and item.get("namespace") == namespace
             and item.get("resource") in ("pods", "replicasets", "jobs")

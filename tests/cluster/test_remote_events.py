@@ -184,7 +184,7 @@ def event_writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
         entry = json.loads(line)
         item = entry.get("objectRef", {})
         if (
-            entry["user"]["username"] == "system:serviceaccount:farlet:farlet"
+            entry["user"].get("username") == "system:serviceaccount:farlet:farlet"
             and entry["verb"] not in ("get", "list", "watch")
             and (item.get("namespace"), item.get("resource")) == (namespace, "events")
         ):
