@@ -202,6 +202,10 @@ class RunSettings:
                 raise SettingsError(f"{pair!r} is not KEY=VALUE")
         for name in ("kubelet_address", "health_address"):
             _check_address(name, getattr(self, name))
+        if self.role is Role.WORKER and self.kubelet_address.endswith(":0"):
+            raise SettingsError(
+                f"kubelet address {self.kubelet_address!r} with --role worker: the port at which the API role listens"
+            )
         files = (self.tls_cert_file, self.tls_key_file)
         if self.serving_certificate is ServingCertificate.FILES and None in files:
             raise SettingsError("--serving-certificate files: give --tls-cert-file and --tls-key-file")
