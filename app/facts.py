@@ -36,6 +36,14 @@ class StartError(Exception):
     """It cannot work like this; the message says why and what to do."""
 
 
+def first_of(errors: BaseExceptionGroup[Exception]) -> BaseException:
+    """The first of the errors that a group of tasks ended with: the others followed from it."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What was found at start."""

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from app import logs
 from app.caches import Caches, all_synced, waiting_for
-from app.facts import Facts, StartError, describe, discover
+from app.facts import Facts, StartError, describe, discover, first_of
 from app.health import Check, HealthServer
 from app.kube import config
 from app.kube.client import Client
@@ -43,6 +43,7 @@ async def _run_until_signalled(settings: RunSettings) -> None:
 
 
 async def _run(settings: RunSettings) -> None:
+    failure: BaseException | None = None
     try:
         async with (
             Client(config.load(settings.kubeconfig, settings.context), name="local") as local,
@@ -58,7 +59,9 @@ async def _run(settings: RunSettings) -> None:
                 case Role.ALL:
                     await _all(settings, facts, local, remote)
     except* (KubeError, StartError) as errors:
-        raise StartError(str(_first(errors))) from None
+        failure = first_of(errors)
+    if failure is not None:  # raised within `except*` it would be one of a group again
+        raise StartError(str(failure)) from None
 
 
 async def _all(settings: RunSettings, facts: Facts, local: Client, remote: Client) -> None:
@@ -126,14 +129,6 @@ class _Figures(Collector):
     def collect(self) -> Iterator[Metric]:
         for collector in self._worker.collectors:
             yield from collector.collect()
-
-
-def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
-    """The first of the errors that a group of tasks ended with."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _say(text: str) -> None:

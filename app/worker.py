@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from app import names, options
 from app.caches import Caches, all_synced, waiting_for
-from app.facts import Facts, StartError, describe_node
+from app.facts import Facts, StartError, describe_node, first_of
 from app.health import Check
 from app.kube import config
 from app.kube.client import Client
@@ -56,6 +56,7 @@ class Worker:
         self._facts = facts
         self._informers: list[Cache] = []
         self._turned = time.monotonic()
+        self._leads = False
         self._heartbeat: Callable[[], str | None] = lambda: None
         self.kubelet_port = int(settings.kubelet_address.rpartition(":")[2])
         """Where the node says that its kubelet API is."""
@@ -68,20 +69,24 @@ class Worker:
         """Named checks, for ``/livez`` and ``/readyz``."""
 
     def has_node(self) -> bool:
-        """Whether the node is in the local cluster; to be asked from any thread."""
-        return self.caches is not None and self.caches.own_node.get(Key("", self._settings.node_name)) is not None
+        """Whether the node is there and looked after by this worker; to be asked from any thread."""
+        key = Key("", self._settings.node_name)
+        return self._leads and self.caches is not None and self.caches.own_node.get(key) is not None
 
     async def run(self) -> None:
         """Connect, look, wait for the lock, work."""
         settings = self._settings
-        async with (
-            Client(config.load(settings.kubeconfig, settings.context), name="local") as local,
-            Client(config.load(settings.remote_kubeconfig, settings.remote_context), name="remote") as remote,
-        ):
-            try:
+        failure: BaseException | None = None
+        try:
+            async with (
+                Client(config.load(settings.kubeconfig, settings.context), name="local") as local,
+                Client(config.load(settings.remote_kubeconfig, settings.remote_context), name="remote") as remote,
+            ):
                 await self._compose(local, remote, self._facts)
-            except* (KubeError, StartError, ScopeError, NodeError, CapacityError) as errors:
-                raise StartError(str(_first(errors))) from None
+        except* (KubeError, StartError, ScopeError, NodeError, CapacityError) as errors:
+            failure = first_of(errors)
+        if failure is not None:  # raised within `except*` it would be one of a group again
+            raise StartError(str(failure)) from None
 
     async def _compose(self, local: Client, remote: Client, facts: Facts) -> None:
         settings, node = self._settings, self._settings.node_name
@@ -180,6 +185,7 @@ class Worker:
                 await check_in_sight(local, settings.node_name, facts.local_id, parse(settings.namespaces))
             await nodes.start()
             log.info("node %s is looked after", settings.node_name)
+            self._leads = True
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(nodes.run())
@@ -189,6 +195,7 @@ class Worker:
                     if facts.remote_namespaces is None:  # with confined rights none was made
                         group.create_task(cleaner.run())
             finally:
+                self._leads = False
                 if lock.held():  # an orderly end; nothing can be written after it
                     if settings.on_shutdown is OnShutdown.NOT_READY:
                         await nodes.stopped()
@@ -244,11 +251,3 @@ def _lease_fresh(nodes: NodeController, lock: LeaderLock) -> str | None:
     if lock.held() and age is not None and age > _STALE:
         return f"the node's lease was last renewed {age:.0f} s ago"
     return None
-
-
-def _first(errors: BaseExceptionGroup[Exception]) -> BaseException:
-    """The first of the errors that a group of tasks ended with."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -37,7 +37,7 @@ def test_everything_runs(fleet: Fleet) -> None:
     state = collect(fleet)
     assert [cluster.name for cluster in state.clusters] == ["local", "remote"]
     assert state.healthy, state
-    assert all(cluster.nodes_ready == cluster.nodes == 1 for cluster in state.clusters)
+    assert all(cluster.nodes_ready >= 1 for cluster in state.clusters)  # other tests have virtual nodes in them
     assert all(cluster.memory > 0 for cluster in state.clusters)
 
 
