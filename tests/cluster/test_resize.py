@@ -286,7 +286,7 @@ def test_what_cannot_work_is_one_line_at_start(local: Cluster, remote: Cluster, 
         (["--capacity-command", "false"], "--capacity-command false: ended with exit code 1; it must say"),
         (["--capacity-url", "http://127.0.0.1:1/"], "--capacity-url http://127.0.0.1:1/: cannot be reached: "),
         (["--capacity", "cpu=many"], "in 'cpu=many': cpu: 'many' is not a quantity"),
-        (["--remote-kubeconfig", str(bare)], "; apply manifests/remote-rbac.yaml, or size the node by --capacity"),
+        (["--remote-kubeconfig", str(bare)], "or the rights of manifests/remote-rbac.yaml"),
         (["--kubeconfig", str(bare_local)], "in the local cluster these rights are missing: get, list, watch, create"),
     ]
     common = [
