@@ -524,6 +524,12 @@ def test_changes_reach_the_running_pod_and_its_replacement(border: Border) -> No
     kubectl("-n", border.namespace, "label", "pod", "live", "new=label", "old-")
     assert border.carry(border.read("live"), twin) == [Target.POD, Target.TWIN] * 2
 
+    # where cgroups are of version 1, a resize that meets a container as it restarts leaves it failing to start
+    def renewed(pod: Object) -> bool:
+        return _is_ready(pod) and _restarts(pod) == 1
+
+    eventually(lambda: renewed(border.read("live")), "the local pod to run with its new image")
+    border.remote_pod(here, renewed, "to run with its new image")
     resources = {"requests": {"cpu": "30m"}, "limits": {"cpu": "300m"}}
     resize = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
     kubectl("-n", border.namespace, "patch", "pod", "live", "--subresource=resize", "-p", json.dumps(resize))
