@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from app import logs
+from app import logs, options
 from app.caches import Caches, all_synced, waiting_for
 from app.facts import Facts, StartError, describe, discover, first_of
 from app.health import Check, HealthServer
@@ -86,7 +86,7 @@ async def _worker(settings: RunSettings, facts: Facts) -> None:
 
 async def _api(settings: RunSettings, facts: Facts, local: Client, remote: Client) -> None:
     """The kubelet API alone: any number of these serve one node, each with caches of its own."""
-    caches = Caches(local, remote, facts, settings.node_name)
+    caches = Caches(local, remote, facts, settings.node_name, options.watch_timing(settings))
     kubelet = Kubelet(settings, facts, local=local, remote=remote, twins=CachedTwins(lambda: caches))
     followed = caches.pods()
     await kubelet.start()
@@ -113,7 +113,13 @@ async def _try_out(kubelet: Kubelet, worker: Worker) -> None:
 @contextlib.asynccontextmanager
 async def _health(settings: RunSettings, live: Mapping[str, Check], ready: Mapping[str, Check]) -> AsyncIterator[None]:
     server = HealthServer(live=live, ready=ready)
-    await server.start(settings.health_address)
+    try:
+        await server.start(settings.health_address)
+    except OSError as error:
+        raise StartError(
+            f"/livez and /readyz cannot be served on {settings.health_address}: {error.strerror or error}; "
+            "give another with --health-address HOST:PORT"
+        ) from error
     try:
         yield
     finally:

@@ -143,7 +143,7 @@ class Worker:
                 mode=settings.events.value,
                 namespaces=facts.remote_namespaces,
             )
-            self._figures(local, remote, caches, pods)
+            self._figures(local, remote, caches, pods, cleaner)
             caches.local_pods.listen(pods.on_local_pod)
             caches.local_namespaces.listen(_both(pods.on_namespace, cleaner.on_local_namespace))
             caches.own_node.listen(nodes.on_change)
@@ -213,9 +213,11 @@ class Worker:
             for task in tasks:
                 task.cancel()
 
-    def _figures(self, local: Client, remote: Client, caches: Caches, pods: PodController) -> None:
+    def _figures(
+        self, local: Client, remote: Client, caches: Caches, pods: PodController, cleaner: NamespaceCleaner
+    ) -> None:
         self.collectors = [
-            QueueCollector([pods.queue]),
+            QueueCollector([pods.queue, cleaner.queue]),
             InformerCollector("local", [caches.own_node, caches.local_namespaces, caches.local_pods]),
             InformerCollector("remote", [caches.remote_pods, caches.replica_sets, caches.jobs]),
             ClientCollector([local, remote]),

@@ -55,7 +55,7 @@ class NamespaceCleaner:
         namespaces: NamespaceController,
         namespace_map: NamespaceMap,
     ) -> None:
-        self.queue: WorkQueue[str] = WorkQueue("remote namespaces")
+        self.queue: WorkQueue[str] = WorkQueue(name="namespaces")
         self._local = local
         self._remote = remote
         self._local_namespaces = local_namespaces

@@ -20,6 +20,7 @@ from app import names
 from app.facts import short_id
 from devcluster.cluster import Cluster
 from tests.cluster.farlet import ANY_PORT, MANIFESTS, Farlet, install_rights, pod_manifest, running
+from tests.cluster.objects import get, twins
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.cluster
@@ -100,16 +101,6 @@ def farlet(
 
 def exists(cluster: Cluster, namespace: str, *what: str) -> bool:
     return cluster.kubectl("-n", namespace, "get", *what, "--ignore-not-found", "-o", "name").stdout != ""
-
-
-def get(cluster: Cluster, namespace: str, *what: str) -> Object:
-    content: Object = json.loads(cluster.kubectl("-n", namespace, "get", *what, "-o", "json").stdout)
-    return content
-
-
-def twins(farlet: Farlet, namespace: str, kinds: str = "pods") -> list[Object]:
-    found: list[Object] = get(farlet.remote, namespace, kinds, "-l", f"{names.LABEL_NODE}={farlet.node}")["items"]
-    return found
 
 
 def run_pod(farlet: Farlet, namespace: str, name: str, **spec: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 from app import names
 from devcluster.cluster import Cluster
 from tests.cluster.farlet import Farlet, pod_manifest, running
+from tests.cluster.objects import apply, get
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.cluster
@@ -21,15 +22,6 @@ Object = dict[str, Any]
 ON_LINUX = {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}
 TERMS = {"nodeSelectorTerms": [{"matchExpressions": [ON_LINUX]}]}
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": TERMS}}
-
-
-def get(cluster: Cluster, namespace: str, *what: str) -> Object:
-    found: Object = json.loads(cluster.kubectl("-n", namespace, "get", *what, "-o", "json").stdout)
-    return found
-
-
-def apply(cluster: Cluster, namespace: str, content: str) -> None:
-    cluster.kubectl("-n", namespace, "apply", "-f", "-", stdin=content)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,38 +11,14 @@ import pytest
 
 from app import names
 from devcluster.cluster import Cluster
-from tests.cluster.farlet import ANY_PORT, Farlet, pod_manifest, running
+from tests.cluster.farlet import ANY_PORT, Farlet, pod_manifest
+from tests.cluster.objects import apply, get, twins, wait_ready
 from tests.cluster.pods import shell
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.cluster
 
 Object = dict[str, Any]
-
-
-@pytest.fixture
-def farlet(local: Cluster, remote: Cluster, namespace: str, virtual_node: str, tmp_path: Path) -> Iterator[Farlet]:
-    """A Farlet that offloads from the test's namespace, to the remote namespace of the same name."""
-    with running(local, remote, virtual_node, tmp_path, "--namespace", f"{namespace}={namespace}") as farlet:
-        yield farlet
-
-
-def get(cluster: Cluster, namespace: str, *what: str) -> Object:
-    content: Object = json.loads(cluster.kubectl("-n", namespace, "get", *what, "-o", "json").stdout)
-    return content
-
-
-def apply(cluster: Cluster, namespace: str, manifest: str) -> None:
-    cluster.kubectl("-n", namespace, "apply", "-f", "-", stdin=manifest)
-
-
-def wait_ready(cluster: Cluster, namespace: str, what: str) -> None:
-    cluster.kubectl("-n", namespace, "wait", "--for=condition=Ready", what, "--timeout=60s", timeout=70)
-
-
-def twins(farlet: Farlet, namespace: str, kind: str = "pods") -> list[Object]:
-    items: list[Object] = get(farlet.remote, namespace, kind, "-l", f"{names.LABEL_NODE}={farlet.node}")["items"]
-    return items
 
 
 def deployment(node: str, replicas: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,12 @@ import pytest
 from app import names
 from devcluster.cluster import Cluster
 from tests.cluster.farlet import Farlet, pod_manifest, running
+from tests.cluster.objects import apply
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.cluster
 
 Object = dict[str, Any]
-
-
-@pytest.fixture
-def farlet(local: Cluster, remote: Cluster, namespace: str, virtual_node: str, tmp_path: Path) -> Iterator[Farlet]:
-    """A Farlet that offloads from the test's namespace, to the remote namespace of the same name."""
-    with running(local, remote, virtual_node, tmp_path, "--namespace", f"{namespace}={namespace}") as farlet:
-        yield farlet
-
-
-def apply(cluster: Cluster, namespace: str, manifest: str) -> None:
-    cluster.kubectl("-n", namespace, "apply", "-f", "-", stdin=manifest)
 
 
 def items(cluster: Cluster, namespace: str, *what: str) -> list[Object]:
