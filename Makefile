@@ -12,13 +12,15 @@ STAMP  := $(VENV)/.installed
 # What is linted: those that exist.
 CODE := $(wildcard app kubelet_api certs devcluster bench tests)
 
-# How the tests are run. Tests of one xdist group share a worker; tests that inject faults run after the others.
+# How the tests are run. Tests of one xdist group share a worker; tests that inject faults run after the others, and each
+# of their workers has clusters of its own: mostly they wait. They run also when others failed, so that one run tells of
+# all. Of pytest's codes 2 is an interruption, 5 that nothing was selected, as with PYTEST_ARGS=tests/app.
 PYTEST        := $(PYTHON) -m pytest
 PYTEST_ARGS   ?=
 TEST_WORKERS  ?= 3
 TEST_FAST     := $(PYTEST) -m "not cluster and not faults" -n 2
 TEST_PARALLEL := $(PYTEST) -m "not faults" -n $(TEST_WORKERS) --dist loadgroup
-TEST_FAULTS   := $(PYTEST) -m "faults"
+TEST_FAULTS   := $(PYTEST) -m "faults" -n 2 --dist loadgroup
 
 # Before the tests, where one can see it: the first build takes longer than any test may. Who cannot have clusters is
 # told so by the tests.
@@ -47,11 +49,12 @@ lint: $(STAMP) ## Check style, format, types and the imports between packages
 .PHONY: test
 test: lint ## Lint, then all tests; starts real clusters (root, Linux)
 	@$(PREPARE)
-	@$(TEST_PARALLEL) $(PYTEST_ARGS)
-	@$(TEST_FAULTS) $(PYTEST_ARGS) || test $$? -eq 5  # 5: no test was selected, as with PYTEST_ARGS=tests/app
+	@$(TEST_PARALLEL) $(PYTEST_ARGS); first=$$?; test $$first -ne 2 || exit 2; \
+	$(TEST_FAULTS) $(PYTEST_ARGS); second=$$?; \
+	test $$first -eq 0 -o $$first -eq 5 || exit $$first; test $$second -eq 0 -o $$second -eq 5 || exit $$second
 
 .PHONY: test-fast
-test-fast: $(STAMP) ## The tests that need no cluster, under 30 s
+test-fast: $(STAMP) ## The tests that need no cluster, about a minute
 	@$(TEST_FAST) $(PYTEST_ARGS)
 
 .PHONY: soak

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app import __version__, names, quantity, rights, scope
+from app import __version__, names, quantity, rights, scope, usage
 from app.kube.access import may
 from app.kube.client import Client
 from app.kube.errors import Forbidden, NotFound
@@ -20,7 +20,8 @@ from app.namespaces.mapping import parse
 from app.node.capacity import Capacity
 from app.node.placement import is_virtual
 from app.rights import Right
-from app.settings import OnUnreachable, RunSettings
+from app.settings import OnUnreachable, Role, RunSettings
+from app.usage import Chosen
 from certs.address import node_address
 from certs.errors import CertificateError
 
@@ -34,14 +35,6 @@ _SHOWN = 8
 
 class StartError(Exception):
     """It cannot work like this; the message says why and what to do."""
-
-
-def first_of(errors: BaseExceptionGroup[Exception]) -> BaseException:
-    """The first of the errors that a group of tasks ended with: the others followed from it."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +53,12 @@ class Facts:
     """A local node with a cloud's providerID, if that is why."""
     losses: tuple[str, ...] = ()
     """What does not work, since rights are missing."""
+    not_reflected: frozenset[str] = frozenset()
+    """Kinds that cannot be reflected from, or to, everywhere, since rights are missing."""
     remote_namespaces: tuple[str, ...] | None = None
     """Those that the rights in the remote cluster are confined to; None: they reach everywhere."""
+    usage: Chosen | None = None
+    """Where it is read what pods use; None: this process is not asked for it."""
 
 
 async def discover(local: Client, remote: Client, settings: RunSettings) -> Facts:
@@ -73,38 +70,44 @@ async def discover(local: Client, remote: Client, settings: RunSettings) -> Fact
         scope.check_sizing(sized=settings.sized, confined=spaces is not None)
     except (ValueError, scope.ScopeError) as error:
         raise StartError(str(error)) from error
-    losses = await _check_rights(local, rights.local(settings), rights.LOCAL_MANIFEST)
+    missing = await _check_rights(local, rights.local(settings), rights.LOCAL_MANIFEST)
+    losses = rights.losses(local.name, missing)
     manifest = rights.REMOTE_MANIFEST if spaces is None else rights.CONFINED_MANIFEST
-    losses += await _check_rights(remote, rights.remote(settings, spaces), manifest)
+    missing_there = await _check_rights(remote, rights.remote(settings, spaces), manifest)
+    losses += rights.losses(remote.name, missing_there)
+    serves = settings.role is not Role.WORKER
+    source = await usage.choose(remote, settings.metrics_source, spaces) if serves else None
     local_id = settings.cluster_id or await cluster_id(local)
     identities = await remote_identities(remote, given)
     await _check_different(local, identities)
     ids = [short_id(uid) for uid in identities.values()]
     known = await _cluster_behind(local, settings.node_name)
     address = await _address(local, settings)
-    provider_node = await _provider_node(local) if settings.on_unreachable is None else None
+    on_unreachable, provider_node = await unreachable_policy(local, settings)
     return Facts(
         local_version["gitVersion"],
         remote_version["gitVersion"],
         local_id,
         known if known is not None and known in ids else ids[0],
         address,
-        on_unreachable=settings.on_unreachable or (OnUnreachable.KEEP if provider_node else OnUnreachable.NOT_READY),
+        on_unreachable=on_unreachable,
         provider_node=provider_node,
         losses=tuple(losses),
+        not_reflected=rights.not_reflected([*missing, *missing_there]),
         remote_namespaces=spaces,
+        usage=source,
     )
 
 
-async def _check_rights(client: Client, needed: Sequence[Right], manifest: str) -> list[str]:
-    """What does not work for want of rights; refuses to start where nothing does."""
+async def _check_rights(client: Client, needed: Sequence[Right], manifest: str) -> list[Right]:
+    """The rights that are missing; refuses to start where nothing works without them."""
     missing = await missing_rights(client, needed)
     if rights.refusal(client.name, missing, manifest):
         await asyncio.sleep(scope.GRANT_LAG)
         missing = await missing_rights(client, missing)
     if problem := rights.refusal(client.name, missing, manifest):
         raise StartError(problem)
-    return rights.losses(client.name, missing)
+    return missing
 
 
 async def missing_rights(client: Client, needed: Sequence[Right]) -> list[Right]:
@@ -126,6 +129,14 @@ async def _granted(client: Client, right: Right) -> bool:
         subresource=right.subresource,
         namespace=right.namespace or "",
     )
+
+
+async def unreachable_policy(local: Client, settings: RunSettings) -> tuple[OnUnreachable, str | None]:
+    """What becomes of the node while the remote cluster is away, and the cloud's node if that is why."""
+    if settings.on_unreachable is not None:
+        return settings.on_unreachable, None
+    provider_node = await _provider_node(local)
+    return OnUnreachable.KEEP if provider_node else OnUnreachable.NOT_READY, provider_node
 
 
 async def _provider_node(client: Client) -> str | None:
@@ -222,6 +233,7 @@ def describe(settings: RunSettings, facts: Facts) -> str:
         f"  local {facts.local_version} (id {facts.local_id}), remote {facts.remote_version}",
         *_confined(facts.remote_namespaces),
         *(f"  {loss}" for loss in facts.losses),
+        *([f"  {facts.usage.line()}"] if facts.usage is not None else []),
     ]
     return "\n".join(lines)
 
@@ -275,4 +287,5 @@ def _ways(settings: RunSettings) -> str:
 def _confined(spaces: tuple[str, ...] | None) -> list[str]:
     if spaces is None:
         return []
-    return [f"  rights only in the remote namespaces {', '.join(spaces)}: {scope.WATCHES} watches in each"]
+    watches = f"{scope.WATCHES} watches in each, and one for each reflected kind"
+    return [f"  rights only in the remote namespaces {', '.join(spaces)}: {watches}"]

@@ -1,7 +1,7 @@
 """``/livez`` and ``/readyz`` on a port of their own: named checks, each with its reason.
 
-The only thing that listens without TLS, and it says nothing but whether each check passes; by default only this machine
-can ask.
+The only thing that listens without TLS, and it says nothing but whether each check passes, and how Farlet fares where
+``--health-metrics`` asks for it; by default only this machine can ask.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 Check = Callable[[], str | None]
 """Why it fails; None if it passes."""
 
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The version is Prometheus' and means nothing to others."""
 _HEAD_LIMIT = 8192
 _TIMEOUT = 5.0
 
@@ -20,7 +22,11 @@ _TIMEOUT = 5.0
 class HealthServer:
     """Answers health probes."""
 
-    def __init__(self, live: Mapping[str, Check], ready: Mapping[str, Check]) -> None:
+    def __init__(
+        self, live: Mapping[str, Check], ready: Mapping[str, Check], metrics: Callable[[], bytes] | None = None
+    ) -> None:
+        """*metrics* is the page on ``/metrics``, in Prometheus' text format; None: there is none."""
+        self._metrics = metrics
         self._checks = {"/livez": live, "/readyz": ready, "/healthz": live}
         self._server: asyncio.Server | None = None
 
@@ -37,6 +43,8 @@ class HealthServer:
     def answer(self, target: str) -> tuple[int, str]:
         """Status and text for a request's path and query."""
         url = urlsplit(target)
+        if url.path == "/metrics" and self._metrics is not None:
+            return 200, self._metrics().decode()
         checks = self._checks.get(url.path)
         if checks is None:
             return 404, "404 page not found\n"
@@ -57,7 +65,7 @@ class HealthServer:
                 body = text.encode()
                 reply = (
                     f"HTTP/1.1 {status} {'OK' if status == 200 else 'Error'}\r\n"
-                    f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+                    f"Content-Type: {_CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
                     "Connection: close\r\n\r\n"
                 )
                 writer.write(reply.encode() + (b"" if method == "HEAD" else body))

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Iterable
 
 from prometheus_client.registry import Collector
 
-from app import __version__
+from app import __version__, names
 from app.facts import Facts, StartError
 from app.health import Check
 from app.kube.client import Client
+from app.metrics import CertificateCollector
 from app.settings import RunSettings
+from app.usage import Way
+from certs.address import follow_address
 from certs.clientca import client_ca
 from certs.errors import CertificateError
-from certs.pair import Pair
 from certs.probe import probe
 from certs.serving import serving_certificate
 from certs.tls import ServerTls
+from kubelet_api import limits
 from kubelet_api.limits import Limits
 from kubelet_api.remote import RemoteCalls
 from kubelet_api.server import KubeletServer
 from kubelet_api.twins import Twins
+from kubelet_api.usage.live import Usage
+from kubelet_api.usage.sources import Kubelets, MetricsApi, Nothing, Source
 
 
 class Kubelet:
@@ -41,7 +47,7 @@ class Kubelet:
         """Both clients must be of the same event loop as this."""
         host, _, port = settings.kubelet_address.rpartition(":")
         self._settings = settings
-        self._facts = facts
+        self._address = facts.address
         self._local = local
         self._tls = ServerTls()
         self._certificate = serving_certificate(settings, local, [facts.address])
@@ -54,12 +60,19 @@ class Kubelet:
             node=settings.node_name,
             version=__version__,
             twins=twins,
-            remote=RemoteCalls(remote),
+            remote=RemoteCalls(remote, stall=settings.stream_stall),
             reviews=local,
             limits=Limits(
-                streams=settings.max_streams, streams_per_user=settings.max_streams_per_user, idle=settings.stream_idle
+                connections=max(limits.DEFAULT.connections, 2 * settings.max_streams),
+                streams=settings.max_streams,
+                streams_per_user=settings.max_streams_per_user,
+                idle=settings.stream_idle,
+                stall=settings.stream_stall,
             ),
-            collectors=collectors,
+            collectors=[*collectors, CertificateCollector(self._certificate_life)],
+            usage=Usage(
+                twins, settings.node_name, _source(settings, facts, remote), interval=settings.metrics_interval
+            ),
         )
         self.ready: dict[str, Check] = {"certificate": self._certificate.check, "client-ca": self._client_ca.check}
         """Named checks, for ``/readyz``."""
@@ -89,15 +102,43 @@ class Kubelet:
                     self._certificate.run(lambda pair: self._tls.set_certificate(pair.certificate, pair.key))
                 )
                 group.create_task(self._client_ca.run(self._tls.set_client_ca))
+                group.create_task(
+                    follow_address(
+                        self._settings.node_address, os.environ, self._local, self._address, self._set_address
+                    )
+                )
                 group.create_task(self._server.run(grace=self._settings.stream_grace))
         except* CertificateError as errors:
             raise StartError(str(errors.exceptions[0])) from None
 
-    def _use(self, pair: Pair) -> None:
-        self._tls.set_certificate(pair.certificate, pair.key)
+    def exposition(self) -> bytes:
+        """What is on ``/metrics``."""
+        return self._server.metrics.exposition()
+
+    def _set_address(self, address: str) -> None:
+        self._address = address
+        self._certificate.set_addresses([address])
+
+    def _certificate_life(self) -> tuple[float, float] | None:
+        pair = self._certificate.pair
+        return (pair.not_before, pair.not_after) if pair is not None else None
 
     async def try_out(self) -> str:
         """Whether ``kubectl logs`` will work, in one line; to be asked when the node is there."""
         await asyncio.gather(self._certificate.ready.wait(), self._client_ca.ready.wait())
-        result = await probe(self._local, self._settings.node_name, self._facts.address, self.port)
+        result = await probe(self._local, self._settings.node_name, self._address, self.port)
         return result.line
+
+
+def _source(settings: RunSettings, facts: Facts, remote: Client) -> Source:
+    """Where it is read what pods use."""
+    match facts.usage.way if facts.usage is not None else Way.NONE:
+        case Way.METRICS_API:
+            ours = f"{names.LABEL_ORIGIN}={facts.local_id},{names.LABEL_NODE}={settings.node_name}"
+            return MetricsApi(remote, ours, facts.remote_namespaces)
+        case Way.STRAIGHT:
+            return Kubelets(remote, straight=True)
+        case Way.PROXY:
+            return Kubelets(remote, straight=False)
+        case Way.NONE:
+            return Nothing()

@@ -14,12 +14,15 @@ from app import names
 from app.facts import Facts
 from app.kube.informer import DEFAULT_TIMING, Timing
 from app.kube.objects import Object
+from app.kube.resources import CONFIG_MAPS
 from app.namespaces import mapping
 from app.node.object import NodeOptions, check_label
 from app.node.placement import Placement
 from app.pods import affinity
 from app.pods.addresses import IpMap
 from app.pods.forge import ForgeOptions
+from app.reflection import rules
+from app.reflection.rules import Policy, Rules
 from app.settings import RunSettings, SettingsError
 
 T = TypeVar("T")
@@ -32,6 +35,8 @@ def check(settings: RunSettings) -> RunSettings:
     """Refuse what cannot work, with the flag in the message; returns the settings."""
     _judged("--namespace", mapping.parse, settings.namespaces)
     _judged("--pod-cidr-map", IpMap.parse, settings.pod_cidr_map)
+    _judged("--local-cidr-map", IpMap.parse, settings.local_cidr_map)
+    _judged("--reflect", rules.parse, settings.reflect)
     _judged("--remote-label", _remote_labels, settings.remote_labels)
     _judged("--remote-node-selector", _labels, settings.remote_node_selector)
     for text in settings.remote_tolerations:
@@ -126,7 +131,29 @@ def forge_options(settings: RunSettings, facts: Facts) -> ForgeOptions:
         priority_class=settings.remote_priority_class,
         labels=_pairs(settings.remote_labels),
         allow_host=settings.allow_host,
+        root_ca=_root_ca(settings, facts),
     )
+
+
+def _root_ca(settings: RunSettings, facts: Facts) -> str | None:
+    """Under which name remote pods find the local cluster's root CA; None: they get the remote's."""
+    kind = CONFIG_MAPS.plural
+    reflected = reflection_rules(settings).policy(kind) is not Policy.OFF and kind not in facts.not_reflected
+    return names.root_ca_copy(facts.local_id) if reflected else None
+
+
+def reflection_rules(settings: RunSettings) -> Rules:
+    """What is reflected."""
+    return Rules(
+        rules.parse(settings.reflect),
+        (*rules.NOT_CARRIED_LABELS, *settings.not_reflected_labels),
+        (*rules.NOT_CARRIED_ANNOTATIONS, *settings.not_reflected_annotations),
+    )
+
+
+def local_ip_map(settings: RunSettings) -> IpMap:
+    """The addresses of local endpoints as the remote cluster sees them."""
+    return IpMap.parse(settings.local_cidr_map)
 
 
 def ip_map(settings: RunSettings) -> IpMap:

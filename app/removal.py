@@ -14,6 +14,7 @@ from typing import Final
 
 from app import names
 from app.kube.objects import Object
+from app.namespaces.content import EVERY_NAMESPACE_HAS
 from app.namespaces.mapping import remote_name
 from app.pods.deletion import Deletion, plan_removal
 
@@ -21,7 +22,6 @@ _MIRROR: Final = "kubernetes.io/config.mirror"
 _SHOWN: Final = 5
 """Names in a line of progress, before it is 'and 37 more'."""
 
-_EVERY_NAMESPACE_HAS: Final = {("", "serviceaccounts", "default"), ("", "configmaps", "kube-root-ca.crt")}
 _NOT_CONTENT: Final = {("", "events"), ("events.k8s.io", "events")}
 """Traces that end by themselves."""
 _COMPUTED: Final = {"metrics.k8s.io"}
@@ -177,13 +177,15 @@ def ours(items: Iterable[Object], origin: str) -> tuple[list[Object], set[str]]:
 
 
 def made_by_us(namespaces: Iterable[Object], origin: str) -> list[Object]:
-    """The remote namespaces that Farlet made under a name of its own; one that the user named is the user's."""
+    """The remote namespaces that Farlet made; one that was named with a flag is the user's."""
     made = []
     for namespace in namespaces:
         metadata = namespace["metadata"]
-        local = (metadata.get("annotations") or {}).get(names.ANNOTATION_LOCAL_NAMESPACE)
+        annotations = metadata.get("annotations") or {}
+        local = annotations.get(names.ANNOTATION_LOCAL_NAMESPACE)
+        ours = names.ANNOTATION_MAPPED_BY in annotations
         labelled = (metadata.get("labels") or {}).get(names.LABEL_ORIGIN) == origin
-        if labelled and local and metadata["name"] == remote_name(local, origin):
+        if labelled and local and (ours or metadata["name"] == remote_name(local, origin)):
             made.append(namespace)
     return [namespace for namespace in made if not namespace["metadata"].get("deletionTimestamp")]
 
@@ -205,7 +207,7 @@ def may_hold_content(group: str, plural: str) -> bool:
 
 def content(group: str, plural: str, found: Iterable[str]) -> list[str]:
     """What of a kind is in a namespace besides that which every namespace has."""
-    return [f"{plural}/{name}" for name in found if (group, plural, name) not in _EVERY_NAMESPACE_HAS]
+    return [f"{plural}/{name}" for name in found if (group, plural, name) not in EVERY_NAMESPACE_HAS]
 
 
 # ---------------------------------------------------------------------- words

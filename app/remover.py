@@ -27,12 +27,14 @@ from app.kube.errors import (
     ApiError,
     Conflict,
     Forbidden,
+    Gone,
     KubeError,
     NotFound,
     ServerError,
     TooManyRequests,
     Unreachable,
 )
+from app.kube.eviction import ASK_AGAIN, NotNow, evict
 from app.kube.objects import Object, decode_list
 from app.kube.resources import JOBS, LEASES, NAMESPACES, NODES, PODS, REPLICA_SETS, Resource
 from app.names import LOCK_NAMESPACE
@@ -40,17 +42,19 @@ from app.namespaces.mapping import parse
 from app.node.heartbeat import NAMESPACE as HEARTBEAT_NAMESPACE
 from app.pods import status
 from app.pods.deletion import Deletion
+from app.reflection.copies import Owner
+from app.reflection.leftovers import REFLECTED, copies_of
 
 T = TypeVar("T")
 
 _ROUND = 1.0
-_ASK_AGAIN = 5.0
-"""Seconds until an eviction that a budget forbade is tried again, as kubectl does."""
 _AT_ONCE = 50
 _PAGE = 500
 _STANDBY = 1.0
 """Seconds that a waiting farlet has to show itself when the lock is given up."""
 _TWINS = {"ReplicaSet": REPLICA_SETS, "Job": JOBS}
+_PASSING = (Unreachable, ServerError, TooManyRequests, Gone, NotLeading)
+"""What may be otherwise in the next round; Gone is a list whose next page came too late."""
 
 
 class RemovalError(Exception):
@@ -172,6 +176,8 @@ class Remover:
                 self._contention.begin()  # without either, a farlet that runs is needed until the pods are gone
             await self._begin(node)
             await self._drain()
+            if remote_ids is not None:
+                await self._remove_copies()
             if remote_ids is not None and self._spaces is None:  # with confined rights none was made
                 await self._remove_namespaces(remote_ids)
             await self._delete_node()
@@ -263,7 +269,7 @@ class Remover:
                 self._wait_for(self._what_is_missing(step))
                 if not step.left:
                     self._contention.begin()
-            except (Unreachable, ServerError, NotLeading) as error:
+            except _PASSING as error:
                 self._wait_for(str(error))
             if time.monotonic() > self._deadline:
                 why = self._said or "it had just begun"
@@ -296,27 +302,16 @@ class Remover:
         again, said = self._refused.get(uid, (0.0, ""))
         if time.monotonic() < again:
             return
-        wish: Object = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-            "deleteOptions": {"preconditions": {"uid": uid}},
-        }
         try:
-            await self._local.create(PODS.path(metadata["namespace"], metadata["name"], "eviction"), wish)
-        except (NotFound, Conflict):
-            return  # gone, or changed meanwhile: the next round sees which
-        except (TooManyRequests, ServerError) as error:
-            # 500: more than one budget, which Kubernetes cannot weigh; it helps to see that
-            why = _reason(error)
-            self._refused[uid] = (time.monotonic() + _ASK_AGAIN, why)
+            gone = not await evict(self._local, metadata["namespace"], metadata["name"], uid)
+        except NotNow as refusal:
+            why = str(refusal)
+            self._refused[uid] = (time.monotonic() + ASK_AGAIN, why)
             if why != said:
                 self._say(f"{removal.title(pod)} may not be evicted yet: {why}")
             return
-        except Forbidden as error:
-            if error.has_cause("NamespaceTerminating"):
-                return  # it goes with its namespace
-            raise
+        if gone:
+            return
         self._refused.pop(uid, None)
         self._say(f"evicted {removal.title(pod)}")
 
@@ -385,6 +380,25 @@ class Remover:
         return [item for items in found for item in items]
 
     # ------------------------------------------------------------------ remote namespaces
+
+    async def _remove_copies(self) -> None:
+        """What was reflected. That some stays is no failure: it is said."""
+        assert self._remote is not None
+        assert self._leading_remote is not None
+        owner, removed = Owner(self._origin, self._name), 0
+        everywhere: tuple[str | None, ...] = (None,)
+        for resource in REFLECTED:
+            for space in self._spaces or everywhere:
+                try:
+                    found = [copy async for copy in copies_of(self._remote, owner, resource, space)]
+                    for copy in found:
+                        path = resource.path(copy.key.namespace, copy.key.name)
+                        await self._leading_remote.delete(path, uid=copy.metadata.uid, missing_ok=True)
+                        removed += 1
+                except ApiError as error:
+                    self._say(f"remote copies of {resource.plural} stay: {error.message}")
+        if removed:
+            self._say(f"deleted {removed} remote copies of configuration and Services")
 
     async def _remove_namespaces(self, remote_ids: Sequence[str]) -> None:
         """Those that Farlet made, if nothing is in them. That they stay is no failure: they are named instead."""
@@ -470,13 +484,6 @@ class Remover:
 
 def _holder(lease: Object | None) -> str:
     return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
-
-
-def _reason(error: ApiError) -> str:
-    """The server's words, which for a disruption budget are in the details."""
-    causes = (error.details or {}).get("causes") or []
-    said = [cause["message"] for cause in causes if cause.get("message")]
-    return "; ".join(said) or error.message
 
 
 async def _find(client: Client, path: str) -> Object | None:

@@ -6,16 +6,19 @@ one is a line that a person understands instead of a refusal somewhere later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from app.names import LOCK_NAMESPACE
-from app.settings import EventMode, Role, RunSettings, ServingCertificate
+from app.names import GROUP, LOCK_NAMESPACE
+from app.reflection import rules
+from app.reflection.rules import Policy
+from app.settings import EventMode, MetricsSource, Role, RunSettings, ServingCertificate
 
 LOCAL_MANIFEST: Final = "manifests/local-rbac.yaml"
 REMOTE_MANIFEST: Final = "manifests/remote-rbac.yaml"
 CONFINED_MANIFEST: Final = "manifests/remote-rbac-confined.yaml"
+KUBELETS_MANIFEST: Final = "manifests/remote-rbac-kubelets.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,17 @@ LOCAL: Final = (
     *_rights("get create patch", "events", loss="pods have no events of ours"),
     *_rights("get watch create update", "leases", group=_LEASES, namespace=LOCK_NAMESPACE),
 )
+LOCAL_OFFLOADING: Final = (
+    *_rights("get list watch", "namespaceoffloadings", group=GROUP, loss="NamespaceOffloading objects are not heeded"),
+    *_rights(
+        "patch",
+        "namespaceoffloadings/status",
+        group=GROUP,
+        loss="the status of NamespaceOffloading objects does not tell of this node",
+    ),
+    *_rights("create", "pods/eviction", loss="pods of a namespace that is not offloaded any more are not asked to go"),
+)
+"""For namespaces that are mapped by objects."""
 LOCAL_API: Final = (
     *_rights("create", "tokenreviews", group="authentication.k8s.io", loss=_NO_CALLERS),
     *_rights("create", "subjectaccessreviews", group="authorization.k8s.io", loss=_NO_CALLERS),
@@ -78,6 +92,21 @@ LOCAL_CSR: Final = _rights(
     group="certificates.k8s.io",
     loss="the kubelet API gets no certificate: give it one with --serving-certificate files",
 )
+_SLICES: Final = "discovery.k8s.io"
+
+
+def _reflection(verbs: str, loss: str) -> dict[str, tuple[Right, ...]]:
+    """Of each kind that is reflected."""
+    return {
+        kind: _rights(verbs, kind, group=_SLICES if kind == "endpointslices" else "", loss=loss.format(kind))
+        for kind in rules.KINDS
+    }
+
+
+LOCAL_REFLECTION: Final = _reflection(
+    "get list watch", "{} are reflected only from namespaces where a RoleBinding grants it"
+)
+REMOTE_REFLECTION: Final = _reflection("get list watch create update delete", "{} are not reflected")
 LOCAL_OPTIONAL: Final = (
     *_rights("get", "nodes/proxy"),
     *_rights("update", "certificatesigningrequests/approval", group="certificates.k8s.io"),
@@ -86,18 +115,24 @@ LOCAL_OPTIONAL: Final = (
 """Convenience, asked for when it is used."""
 LOCAL_REMOVE: Final = (
     *_rights("delete", "nodes"),
-    *_rights("create", "pods/eviction"),
     *_rights("delete", "leases", group=_LEASES, namespace=LOCK_NAMESPACE),
 )
 """What only ``farlet remove`` needs."""
 
 REMOTE_EVENTS: Final = _rights("list watch", "events", loss="warnings of the remote cluster are not told on local pods")
-_NAMESPACES_STAY: Final = "remote namespaces stay when their local ones are gone"
+_NAMESPACES_STAY: Final = "remote namespaces stay when they are over"
 REMOTE: Final = (
     *_rights("get", "namespaces"),
     *_rights("create", "namespaces", loss="no remote namespace is made"),
     *_rights("list delete", "namespaces", loss=_NAMESPACES_STAY),
+    *_rights(
+        "watch", "namespaces", loss="a remote namespace that somebody deletes is made again only when it is needed"
+    ),
     *_rights("list", "persistentvolumeclaims", loss=_NAMESPACES_STAY),
+    *_rights("list", "deployments", group="apps", loss=_NAMESPACES_STAY),
+    *_rights("list", "statefulsets", group="apps", loss=_NAMESPACES_STAY),
+    *_rights("list", "daemonsets", group="apps", loss=_NAMESPACES_STAY),
+    *_rights("list", "cronjobs", group="batch", loss=_NAMESPACES_STAY),
     *_rights("get list watch create patch delete", "replicasets", group="apps"),
     *_rights("get list watch create patch delete", "jobs", group="batch"),
     *_rights("list watch delete", "pods"),
@@ -112,6 +147,12 @@ REMOTE_API: Final = (
     *_rights("get create", "pods/portforward", loss=_NO_WAY_IN),
 )
 """What the kubelet API carries over."""
+REMOTE_METRICS: Final = _rights(
+    "list", "pods", group="metrics.k8s.io", loss="kubectl top and autoscalers do not see what pods use"
+)
+"""To read what pods use, with ``--metrics-source metrics-api``."""
+REMOTE_KUBELETS: Final = (*_rights("get", "nodes/metrics"), *_rights("get", "nodes/stats"), *_rights("list", "nodes"))
+"""The same with ``kubelets``; asked for when the source is chosen, as ``nodes/proxy`` can take their place."""
 CONFINED_NAMESPACE: Final = _rights("get", "namespaces", loss="the cluster cannot be known by this namespace")
 """Of a namespace that is given."""
 REMOTE_NODES: Final = _rights(
@@ -125,7 +166,7 @@ REMOTE_REMOVE: Final = _rights("list", "namespaces")
 
 def local(settings: RunSettings) -> Sequence[Right]:
     """What ``farlet run`` needs in the local cluster, with these settings."""
-    needed = [*LOCAL]
+    needed = [*LOCAL, *LOCAL_OFFLOADING, *_reflected(LOCAL_REFLECTION, settings)]
     if settings.role is not Role.WORKER:
         needed += LOCAL_API
         if settings.serving_certificate is ServingCertificate.CSR:
@@ -135,9 +176,11 @@ def local(settings: RunSettings) -> Sequence[Right]:
 
 def remote(settings: RunSettings, spaces: Sequence[str] | None = None) -> Sequence[Right]:
     """What ``farlet run`` needs in the remote cluster, with these settings: everywhere, or in these namespaces."""
-    needed = [*REMOTE]
+    needed = [*REMOTE, *_reflected(REMOTE_REFLECTION, settings)]
     if settings.role is not Role.WORKER:
         needed += REMOTE_API
+        if settings.metrics_source is MetricsSource.METRICS_API:
+            needed += REMOTE_METRICS
     if settings.events is not EventMode.NONE:
         needed += REMOTE_EVENTS
     if spaces is not None:
@@ -148,6 +191,16 @@ def remote(settings: RunSettings, spaces: Sequence[str] | None = None) -> Sequen
     elif settings.capacity is settings.capacity_command is settings.capacity_url is None:
         needed += REMOTE_NODES
     return needed
+
+
+def _reflected(table: Mapping[str, Sequence[Right]], settings: RunSettings) -> list[Right]:
+    policies = rules.parse(settings.reflect)
+    return [right for kind in table for right in table[kind] if policies.get(kind) is not Policy.OFF]
+
+
+def not_reflected(missing: Iterable[Right]) -> frozenset[str]:
+    """The kinds that are not reflected everywhere, with these rights missing."""
+    return frozenset(right.resource for right in missing if right.resource in rules.KINDS)
 
 
 def confined(wide: Iterable[Right]) -> list[Right]:

@@ -82,6 +82,15 @@ class ServingCertificate(StrEnum):
     SELF_SIGNED = "self-signed"
 
 
+class MetricsSource(StrEnum):
+    """Where it is read what pods use."""
+
+    AUTO = "auto"
+    METRICS_API = "metrics-api"
+    KUBELETS = "kubelets"
+    NONE = "none"
+
+
 TaintEffect: TypeAlias = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
 
@@ -145,6 +154,11 @@ class RunSettings:
     namespaces: tuple[str, ...] = setting(
         (), "Offload this one. [default: by label]", metavar="LOCAL[=REMOTE]", flag="namespace"
     )
+    unmap_grace: float = setting(
+        60.0,
+        "How long a namespace must have been without label or NamespaceOffloading before its pods are evicted.",
+        metavar="SECONDS",
+    )
     allow_host: bool = setting(False, "Offload pods that want the host: hostNetwork, hostPath, privileged.")
     remote_node_selector: tuple[str, ...] = setting((), "Only such remote nodes.", metavar="KEY=VALUE")
     remote_tolerations: tuple[str, ...] = setting(
@@ -157,6 +171,23 @@ class RunSettings:
     pod_cidr_map: tuple[str, ...] = setting((), "Pod addresses that are others locally.", metavar="FROM=TO")
     events: EventMode = setting(EventMode.WARNINGS, "Events of the remote that are told on local pods.")
 
+    # what they need
+    reflect: tuple[str, ...] = setting(
+        (),
+        "What of configmaps, secrets, services and endpointslices is copied to the remote: all but what says no, none "
+        "but what says yes, or off. [default: all of each]",
+        metavar="KIND=all|none|off",
+    )
+    not_reflected_labels: tuple[str, ...] = setting(
+        (), "Not carried to copies; * is anything.", metavar="KEY", flag="not-reflected-label"
+    )
+    not_reflected_annotations: tuple[str, ...] = setting(
+        (), "The same for annotations.", metavar="KEY", flag="not-reflected-annotation"
+    )
+    local_cidr_map: tuple[str, ...] = setting(
+        (), "Local endpoint addresses that are others in the remote.", metavar="FROM=TO"
+    )
+
     # the kubelet API
     role: Role = setting(Role.ALL, "Which parts run in this process.")
     kubelet_address: str = setting("0.0.0.0:10250", "Where the kubelet API listens.", metavar="HOST:PORT")
@@ -167,9 +198,19 @@ class RunSettings:
         None, "Who signs its clients' certificates. [default: the local cluster's client CA]", metavar="FILE"
     )
     max_streams: int = setting(1000, "exec, attach, port-forward and followed logs at once.", metavar="N")
-    max_streams_per_user: int = setting(1000, "The same for each user.", metavar="N")
+    max_streams_per_user: int = setting(
+        900, "The same for each user; all of kubectl's come as one, the API server.", metavar="N"
+    )
     stream_idle: float = setting(4 * 3600.0, "A stream without a byte ends after this.", metavar="SECONDS")
+    stream_stall: float = setting(
+        90.0, "A stream ends when one of its ends acknowledges nothing for so long.", metavar="SECONDS"
+    )
     stream_grace: float = setting(30.0, "Time that running streams get at shutdown.", metavar="SECONDS")
+
+    metrics_source: MetricsSource = setting(
+        MetricsSource.METRICS_API, "Where it is read what pods use; auto: the first that the rights allow."
+    )
+    metrics_interval: float = setting(10.0, "How often it is read at most, however many ask.", metavar="SECONDS")
 
     # running
     workers: int = setting(16, "Pods that are worked on at once.", metavar="N")
@@ -177,6 +218,7 @@ class RunSettings:
         95.0, "A watch without a word is replaced after this; the API servers say one every minute.", metavar="SECONDS"
     )
     health_address: str = setting("127.0.0.1:10248", "/livez and /readyz.", metavar="HOST:PORT")
+    health_metrics: bool = setting(False, "Also /metrics there: for whoever asks, without TLS.")
     log_format: LogFormat = setting(LogFormat.TEXT, "How log lines are written.")
 
     @property
@@ -235,6 +277,8 @@ class RunSettings:
                 raise SettingsError(f"share {self.share}: a percentage from 1 to 100")
             if sources and sources != ["capacity_quota"]:
                 raise SettingsError(f"--share is for what is measured: leave it out with {_flag(sources[0])}")
+        if self.unmap_grace < 0:
+            raise SettingsError(f"unmap grace {self.unmap_grace}: 0 or more")
         if self.capacity_settle < 0:
             raise SettingsError(f"capacity settle {self.capacity_settle}: 0 or more")
         if self.capacity_quota is not None and not _QUOTA.fullmatch(self.capacity_quota):
@@ -256,6 +300,8 @@ _POSITIVE = (
     "max_streams",
     "max_streams_per_user",
     "stream_idle",
+    "metrics_interval",
+    "stream_stall",
     "workers",
     "watch_silence",
 )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import floor, informer, offload, streams
+from bench import floor, informer, metrics, offload, reflection, streams, webhook
 from devcluster.errors import DevclusterError
 
 
@@ -31,6 +31,11 @@ def _informer(given: argparse.Namespace) -> None:
     informer.run(max(given.pods))
 
 
+def _metrics(given: argparse.Namespace) -> None:
+    metrics.run()
+    metrics.run_real(keep=given.keep)
+
+
 def _streams(given: argparse.Namespace) -> None:
     streams.run(
         given.megabytes,
@@ -42,11 +47,22 @@ def _streams(given: argparse.Namespace) -> None:
     )
 
 
+def _reflection(given: argparse.Namespace) -> None:
+    reflection.run(given.objects, keep=given.keep, profile=given.profile)
+
+
+def _webhook(given: argparse.Namespace) -> None:
+    webhook.run(100, rounds=6, seconds=5.0, keep=given.keep)
+
+
 BENCHES: dict[str, Callable[[argparse.Namespace], None]] = {
     "offload": _offload,
     "floor": _floor,
     "informer": _informer,
     "streams": _streams,
+    "metrics": _metrics,
+    "reflection": _reflection,
+    "webhook": _webhook,
 }
 
 
@@ -73,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--megabytes", type=int, default=100, metavar="N", help="through each stream (default: %(default)s)")
     option("--rounds", type=int, default=5, metavar="N", help="of each throughput (default: %(default)s)")
     option("--runs", type=int, default=30, metavar="N", help="of each time to first byte (default: %(default)s)")
+    option("--objects", type=int, default=1000, metavar="N", help="of each kind, reflected (default: %(default)s)")
     option("--sessions", type=int, default=500, metavar="N", help="at once (default: %(default)s)")
     option("--keep", action="store_true", help="leave the clusters running for the next time")
     option("--profile", type=Path, metavar="FILE", help="write where Farlet spends its time")

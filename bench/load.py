@@ -1,18 +1,20 @@
 """Many objects through one API server, quickly: kept connections for writes, one watch to see pods come and go.
 
-The clients share the machine with what they measure, so they do little: bodies are made beforehand, and of a watched
-pod only its name, its owner and its conditions are read.
+The clients share the machine with what they measure, so they do little: requests are made beforehand, of an answer only
+the status is read, and of a watched pod only its name, its owner and its conditions.
 """
 
 from __future__ import annotations
 
+import datetime
 import http.client
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +25,7 @@ from devcluster.errors import DevclusterError
 _CONNECTIONS = 8
 _TIMEOUT = 1800.0
 _POLL = 0.02
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Request(NamedTuple):
@@ -44,33 +47,55 @@ def send_all(api: Api, requests: Sequence[Request]) -> None:
 def trickle(api: Api, requests: Sequence[Request], rate: float) -> list[float]:
     """Send them one by one at that many a second; returns when each was sent (monotonic)."""
     sent = []
-    connection = api.connection(timeout=60)
-    try:
+    with _Wire(api) as wire:
         start = time.monotonic()
         for number, request in enumerate(requests):
             time.sleep(max(0.0, start + number / rate - time.monotonic()))
             sent.append(time.monotonic())
-            _send_one(connection, request)
-    finally:
-        connection.close()
+            wire.send(request)
     return sent
 
 
 def _send(api: Api, requests: Sequence[Request]) -> None:
-    connection = api.connection(timeout=60)
-    try:
+    with _Wire(api) as wire:
         for request in requests:
-            _send_one(connection, request)
-    finally:
-        connection.close()
+            wire.send(request)
 
 
-def _send_one(connection: http.client.HTTPSConnection, request: Request) -> None:
-    connection.request(request.method, request.path, request.body, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    content = response.read()
-    if response.status >= 300:
-        raise DevclusterError(f"{request.method} {request.path}: HTTP {response.status}: {content[:200]!r}")
+class _Wire:
+    """One kept connection. ``http.client`` takes more time to read the head of an answer than all of this together."""
+
+    def __init__(self, api: Api) -> None:
+        self._connection = api.connection(timeout=60)
+
+    def __enter__(self) -> Self:
+        self._connection.connect()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def send(self, request: Request) -> None:
+        head = f"{request.method} {request.path} HTTP/1.1\r\nHost: api\r\nContent-Type: application/json\r\n"
+        head += f"Accept: application/json\r\nContent-Length: {len(request.body)}\r\n\r\n"
+        self._connection.sock.sendall(head.encode() + request.body)
+        answer = self._answer()
+        if int(answer[9:12]) >= 300:
+            raise DevclusterError(f"{request.method} {request.path}: {answer[:400]!r}")
+
+    def _answer(self) -> bytes:
+        """A whole answer, as it came: either its length is told, or it ends with an empty chunk."""
+        answer = b""
+        while True:
+            part = self._connection.sock.recv(1 << 16)
+            if not part:
+                raise DevclusterError(f"the API server closed the connection: {answer[:400]!r}")
+            answer += part
+            head, complete, body = answer.partition(b"\r\n\r\n")
+            if complete:
+                length = _LENGTH.search(head)
+                if len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n"):
+                    return answer
 
 
 class _Named(Struct):
@@ -102,6 +127,43 @@ class _Event(Struct):
 
 
 _EVENT = msgspec.json.Decoder(_Event)
+
+
+class _LeaseSpec(Struct):
+    renewTime: datetime.datetime
+
+
+class _Lease(Struct):
+    spec: _LeaseSpec
+
+
+_LEASE = msgspec.json.Decoder(_Lease)
+
+
+class Heartbeat:
+    """Looks at a node's Lease every second, for as long as the block lasts: how old did it get?"""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self.oldest = 0.0
+        """Seconds."""
+        self._api = api
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}"
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(30)
+
+    def _follow(self) -> None:
+        while not self._over.wait(1):
+            lease = _LEASE.decode(self._api.text(self._path, timeout=30).encode())
+            age = datetime.datetime.now(datetime.UTC) - lease.spec.renewTime
+            self.oldest = max(self.oldest, age.total_seconds())
 
 
 class Watch:
@@ -168,7 +230,10 @@ class Watch:
 
     def _lines(self) -> Iterator[bytes]:
         assert self._response is not None
+        rest = b""
         try:
-            yield from self._response
+            while part := self._response.read1(1 << 18):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from lines
         except (OSError, ValueError, http.client.HTTPException):
             return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import table, usage, ways
-from bench.load import Watch, send_all, trickle
+from bench.load import Heartbeat, Watch, send_all, trickle
 from bench.rig import Rig, rig
 from bench.usage import Cpu, Writes, difference
 from bench.ways import Way
@@ -41,6 +41,8 @@ class Burst:
     """Of the local and the remote API server, until they stopped."""
     tail: float
     """Seconds for which writes went on after that."""
+    lease: float
+    """The greatest age of the virtual node's Lease meanwhile."""
 
     @property
     def cpu_per_pod(self) -> float:
@@ -71,6 +73,7 @@ class Deleted:
     remote: float
     cpu: Cpu
     writes: tuple[Writes, Writes]
+    lease: float
 
 
 def run(counts: Sequence[int], *, nodes: int, trickled: int, idle: float, keep: bool, profile: Path | None) -> None:
@@ -114,31 +117,37 @@ class Bench:
                 f"Writes per pod {what}, what was asked for included", names, [e.writes for e in measured], count
             )
         _show_standing(standing)
+        oldest = [burst.lease for burst in bursts] + [each.lease for each in deleted]
+        print(f"  the oldest Lease of the node: {max(oldest):.1f} s", flush=True)
 
     # ------------------------------------------------------------------ measuring
 
     def _burst(self, way: Way, count: int) -> Burst:
         requests = way.creations(_names(count))
         earlier, _ = usage.settled_writes(*self._rig.apis)
-        with Watch(way.cluster.api, ways.NAMESPACE) as watch:
+        with Watch(way.cluster.api, ways.NAMESPACE) as watch, self._heartbeat() as heartbeat:
             before, start = self._rig.cpu(), time.monotonic()
             send_all(way.cluster.api, requests)
             seconds = watch.wait_ready(count) - start
             cpu = difference(self._rig.cpu(), before)
         later, tail = usage.settled_writes(*self._rig.apis)
-        return Burst(way.name, count, seconds, cpu, _between(earlier, later), tail)
+        return Burst(way.name, count, seconds, cpu, _between(earlier, later), tail, heartbeat.oldest)
 
     def _delete(self, way: Way, count: int) -> Deleted:
         local, remote = self._rig.local.api, self._rig.remote.api
         earlier, _ = usage.settled_writes(*self._rig.apis)
-        with Watch(local, ways.NAMESPACE) as here, Watch(remote, ways.NAMESPACE) as there:
+        pods = Watch(local, ways.NAMESPACE), Watch(remote, ways.NAMESPACE)
+        with pods[0] as here, pods[1] as there, self._heartbeat() as heartbeat:
             there.wait_ready(count)
             before, start = self._rig.cpu(), time.monotonic()
             send_all(way.cluster.api, way.deletions(_names(count)))
             gone = [watch.wait_gone() - start for watch in (here, there)]
             cpu = difference(self._rig.cpu(), before)
         later, _ = usage.settled_writes(*self._rig.apis)
-        return Deleted(gone[0], gone[1], cpu, _between(earlier, later))
+        return Deleted(gone[0], gone[1], cpu, _between(earlier, later), heartbeat.oldest)
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(self._rig.local.api, ways.NODE)
 
     def _trickle(self, way: Way, count: int) -> list[float]:
         """Seconds from create to Ready of each pod, one at a time; sorted."""
@@ -183,14 +192,10 @@ def _names(count: int) -> list[str]:
 
 def _show_trickle(latencies: Sequence[tuple[str, list[float]]]) -> None:
     rows = [
-        [name, str(len(taken)), *(f"{_percentile(taken, share) * 1000:.0f} ms" for share in (0.5, 0.9, 0.99))]
+        [name, str(len(taken)), *(f"{table.percentile(taken, share) * 1000:.0f} ms" for share in (0.5, 0.9, 0.99))]
         for name, taken in latencies
     ]
     table.show(f"One pod at a time, {_RATE:g}/s: create sent to Ready seen", ("way", "pods", "p50", "p90", "p99"), rows)
-
-
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def _show_bursts(bursts: Sequence[Burst], deleted: Sequence[Deleted]) -> None:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import usage
@@ -26,6 +26,8 @@ from devcluster.process import wait_for
 
 FLEET, LOCAL, REMOTE = "bench", "near", "load"
 _STARTED = f"node {NODE} is looked after"
+MANIFESTS = Path(__file__).resolve().parents[1] / "manifests"
+_LOCAL_RIGHTS, _REMOTE_RIGHTS = ("crds", "local-rbac.yaml"), ("remote-rbac.yaml",)
 
 
 class Rig:
@@ -64,17 +66,25 @@ class Farlet:
     """One ``farlet run``."""
 
     def __init__(
-        self, local: Cluster, remote: Cluster, *, profile: Path | None = None, reachable: bool = False
+        self,
+        local: Cluster,
+        remote: Cluster,
+        *,
+        profile: Path | None = None,
+        reachable: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         """With *reachable*, the local API server gets at its kubelet API."""
         self._health = f"127.0.0.1:{_free_port()}"
         self._module = ["app"] if profile is None else ["bench.profiler", str(profile), "app"]
-        self._arguments = ["--kubeconfig", str(local.kubeconfig), "--remote-kubeconfig", str(remote.kubeconfig)]
+        near, far = _as_a_service_account(local, *_LOCAL_RIGHTS), _as_a_service_account(remote, *_REMOTE_RIGHTS)
+        self._arguments = ["--kubeconfig", str(near), "--remote-kubeconfig", str(far)]
         self._arguments += ["--node-name", NODE, "--namespace", f"{NAMESPACE}={NAMESPACE}"]
         self._arguments += ["--health-address", self._health]
         self._arguments += ["--kubelet-address", "0.0.0.0:0" if reachable else "127.0.0.1:0"]
         self._arguments += ["--serving-certificate", "csr" if reachable else "self-signed"]
         self._arguments += ["--remote-toleration", kwok.TAINT["key"], "--capacity", "cpu=10k,memory=100Ti,pods=20k"]
+        self._arguments += options
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._log = Path(self._folder.name) / "farlet.log"
@@ -133,6 +143,14 @@ class Farlet:
                 return b"[+]caches ok" in answer.read()
         except OSError:
             return False
+
+
+def _as_a_service_account(cluster: Cluster, *rights: str) -> Path:
+    """A kubeconfig with the rights of ``manifests/``. A token also costs API servers less than a certificate does,
+    which they check anew with each request."""
+    for manifest in rights:
+        cluster.kubectl("apply", "-f", str(MANIFESTS / manifest))
+    return cluster.service_account_kubeconfig("farlet", "farlet")
 
 
 def _free_port() -> int:

@@ -1,8 +1,9 @@
-"""How fast the splice is by itself: bytes on loopback straight from a TLS server, and through the splice.
+"""How fast the kubelet API is by itself: bytes on loopback straight from a TLS server, and through the kubelet API.
 
-``python -m bench.splice``: both ends are processes of their own with blocking sockets, so that only the splice is
-asyncio. The client's side is TCP without TLS: its TLS is the server's part. Idle sessions and the time to the first
-byte are measured against the same server.
+``python -m bench.splice``: both ends are processes of their own with blocking sockets, so that only what lies between
+them is asyncio. The server plays the remote API server, and the local one that is asked who may do what. Logs come as
+a real one sends them: two chunks in a TLS record of 4 KiB, each after the time that it takes to make one, so that the
+CPU for it counts and not the speed; a followed log as a chunk and a record for each line. No cluster is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
@@ -31,20 +32,18 @@ from cryptography.x509.oid import NameOID
 
 from app.kube import config
 from app.kube.client import Client
-from kubelet_api.call import Call, Kind, User
-from kubelet_api.channel import Channel, Scratch
+from app.kube.objects import Object
 from kubelet_api.remote import RemoteCalls
-from kubelet_api.twins import Twin
+from kubelet_api.server import KubeletServer
+from kubelet_api.twins import Placed, Twin
 
 BLOCK = bytes(256 << 10)
+LINE = b"x" * 99 + b"\n"
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
-HEADERS = ((b"connection", b"Upgrade"), (b"upgrade", b"SPDY/3.1"))
-
-
-class _Uncounted:
-    def from_client(self, count: int) -> None: ...
-
-    def to_client(self, count: int) -> None: ...
+HALF = b"7f0\r\n%b\r\n" % (LINE * 21)[:0x7F0]
+PACE = 0.0001
+STREAMED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+ALLOWED = b'{"kind": "SubjectAccessReview", "status": {"allowed": true}}'
 
 
 def main() -> None:
@@ -57,73 +56,81 @@ def main() -> None:
 
 
 async def _measure(folder: Path, port: int, size: int, rounds: int) -> None:
-    async with Client(config.load(folder / "kubeconfig"), name="remote") as client:
-        calls = RemoteCalls(client)
-        tasks: set[asyncio.Task[None]] = set()
-        scratch = Scratch()
-        server = await asyncio.get_running_loop().create_server(
-            lambda: _Accepted(scratch, calls, tasks), "127.0.0.1", 0
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    tls.load_verify_locations(folder / "certificate.pem")
+    tls.verify_mode = ssl.CERT_OPTIONAL
+    async with Client(config.load(folder / "kubeconfig")) as client:
+        server = KubeletServer(
+            host="127.0.0.1",
+            port=0,
+            tls=tls,
+            node="node",
+            version="bench",
+            twins=_OnePod(),
+            remote=RemoteCalls(client),
+            reviews=client,
         )
-        through = server.sockets[0].getsockname()[1]
-        for direction in ("down", "up"):
-            rates: dict[str, list[float]] = {"direct": [], "splice": []}
+        await server.start()
+        ways = {"direct": port, "Farlet": server.port}
+        for what, part in (("down", 1), ("up", 1), ("logs", 16), ("followed", 4)):
+            rates: dict[str, list[float]] = {way: [] for way in ways}
+            used = 0.0
             for _ in range(rounds):
-                rates["direct"].append(await asyncio.to_thread(_transfer, folder, port, True, direction, size))
-                rates["splice"].append(await asyncio.to_thread(_transfer, folder, through, False, direction, size))
-            direct, splice = max(rates["direct"]), max(rates["splice"])
+                for way, where in ways.items():
+                    before = time.process_time()
+                    rates[way].append(await asyncio.to_thread(_transfer, folder, where, what, size // part))
+                    used += time.process_time() - before if way == "Farlet" else 0.0
+            direct, farlet = (max(rates[way]) for way in ways)
+            each = used / rounds / (size // part / 1e9)
             print(
-                f"{direction:>5}: direct {direct:6.0f} MB/s   splice {splice:6.0f} MB/s   ratio {splice / direct:.2f}"
+                f"{what:>8}: direct {direct:6.0f} MB/s   Farlet {farlet:6.0f} MB/s   ratio {farlet / direct:.2f}   "
+                f"Farlet's CPU {each:.2f} s/GB"
             )
-        for what, where, tls in (("direct", port, True), ("splice", through, False)):
-            times = [await asyncio.to_thread(_first_byte, folder, where, tls) for _ in range(100)]
-            print(f"first byte, {what}: p50 {statistics.median(times) * 1000:.2f} ms")
-        print(f"an idle session: {await _idle_memory(through, tasks, 200) / 1024:.0f} KiB")
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for way, where in ways.items():
+            times = [await asyncio.to_thread(_first_byte, folder, where) for _ in range(100)]
+            print(f"first byte, {way}: p50 {statistics.median(times) * 1000:.2f} ms")
+        print(f"an idle session: {await _idle_memory(folder, server.port, 200) / 1024:.0f} KiB")
+        await server.stop()
 
 
-class _Accepted(Channel):
-    """A client's connection: the end of its head starts a session."""
+class _OnePod:
+    """The pod that everything is asked of."""
 
-    def __init__(self, scratch: Scratch, calls: RemoteCalls, tasks: set[asyncio.Task[None]]) -> None:
-        super().__init__(scratch)
-        self._calls, self._tasks = calls, tasks
+    def __init__(self) -> None:
+        metadata = {"name": "p", "namespace": "n", "uid": "u"}
+        self.pod: Object = {"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        task = asyncio.create_task(self._serve())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def synced(self) -> bool:
+        return True
 
-    async def _serve(self) -> None:
-        command = (await self.read()).decode()
-        call = Call(
-            kind=Kind.EXEC,
-            user=User("bench"),
-            method="POST",
-            namespace="n",
-            pod="p",
-            uid="u",
-            container="c",
-            twin=Twin("n", "p", "u"),
-            query=(("command", command), ("output", "1")),
-            headers=HEADERS,
-        )
-        await self._calls.upgrade(call, self, _Uncounted())
+    def local_pod(self, namespace: str, name: str) -> Object | None:
+        return self.pod
+
+    def local_pods(self) -> Iterable[Object]:
+        return [self.pod]
+
+    def placed(self) -> Iterator[Placed]:
+        yield from ()
+
+    def twin(self, pod: Object) -> Twin | None:
+        return Twin("n", "p", "u")
+
+    def is_running(self, pod: Object) -> bool:
+        return True
 
 
-async def _idle_memory(port: int, tasks: set[asyncio.Task[None]], count: int) -> float:
+async def _idle_memory(folder: Path, port: int, count: int) -> float:
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
+    context = _context(folder)
     wires: list[socket.socket] = []
     before = 0
     for number in range(count + 20):
         if number == 20:
             before = resident()
-        wires.append(await asyncio.to_thread(_ask, socket.create_connection(("127.0.0.1", port)), "idle"))
+        wires.append(await asyncio.to_thread(_open, context, port, "idle"))
     used = (resident() - before) / count
     for wire in wires:
         wire.close()
@@ -133,35 +140,44 @@ async def _idle_memory(port: int, tasks: set[asyncio.Task[None]], count: int) ->
 # ---------------------------------------------------------------------- the two ends
 
 
-def _open(folder: Path, port: int, tls: bool) -> socket.socket:
+def _context(folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / "certificate.pem"))
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    return context
+
+
+def _open(context: ssl.SSLContext, port: int, what: str) -> ssl.SSLSocket:
+    """A connection that has been answered."""
     wire = socket.create_connection(("127.0.0.1", port))
     wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if not tls:
-        return wire
-    context = ssl.create_default_context(cafile=str(folder / "certificate.pem"))
-    return context.wrap_socket(wire, server_hostname="127.0.0.1")
-
-
-def _ask(wire: socket.socket, command: str, *, tls: bool = False) -> socket.socket:
-    wire.sendall(f"POST /?command={command} HTTP/1.1\r\n\r\n".encode() if tls else command.encode())
+    secure = context.wrap_socket(wire, server_hostname="127.0.0.1")
+    if what in ("logs", "followed"):
+        query = b"?follow=true" if what == "followed" else b""
+        secure.sendall(b"GET /containerLogs/n/p/c" + query + b" HTTP/1.1\r\nHost: bench\r\n\r\n")
+    else:
+        upgrade = f"POST /exec/n/p/c?command={what}&output=1&input=1 HTTP/1.1\r\nHost: bench\r\n"
+        secure.sendall(upgrade.encode() + b"Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n")
     received = b""
     while b"\r\n\r\n" not in received:
-        received += wire.recv(len(SWITCHING) if tls else 4096)
-    return wire
+        piece = secure.recv(1)
+        if not piece:
+            raise ConnectionError(f"closed after {received!r}")
+        received += piece
+    return secure
 
 
-def _first_byte(folder: Path, port: int, tls: bool) -> float:
+def _first_byte(folder: Path, port: int) -> float:
+    context = _context(folder)
     started = time.perf_counter()
-    with _open(folder, port, tls) as wire:
-        _ask(wire, "idle", tls=tls)
-    return time.perf_counter() - started
+    with _open(context, port, "idle"):
+        return time.perf_counter() - started
 
 
-def _transfer(folder: Path, port: int, tls: bool, direction: str, size: int) -> float:
+def _transfer(folder: Path, port: int, what: str, size: int) -> float:
     """Megabytes a second, measured by a process of its own."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_transfer_here, args=(theirs, folder, port, tls, direction, size)
+        target=_transfer_here, args=(theirs, folder, port, what, size)
     )
     process.start()
     rate: float = ours.recv()
@@ -169,18 +185,17 @@ def _transfer(folder: Path, port: int, tls: bool, direction: str, size: int) -> 
     return rate
 
 
-def _transfer_here(result: Pipe, folder: Path, port: int, tls: bool, direction: str, size: int) -> None:
-    with _open(folder, port, tls) as wire:
-        _ask(wire, direction, tls=tls)
+def _transfer_here(result: Pipe, folder: Path, port: int, what: str, size: int) -> None:
+    with _open(_context(folder), port, what) as wire:
         buffer = bytearray(len(BLOCK))
         done = 0
         started = time.perf_counter()
         while done < size:
-            if direction == "down":
-                done += wire.recv_into(buffer)
-            else:
+            if what == "up":
                 wire.sendall(BLOCK)
                 done += len(BLOCK)
+            else:
+                done += wire.recv_into(buffer)
         result.send(done / 1e6 / (time.perf_counter() - started))
 
 
@@ -225,6 +240,16 @@ def _answer(context: ssl.SSLContext, raw: socket.socket) -> None:
             if not piece:
                 return
             head += piece
+        if b"/subjectaccessreviews" in head:
+            wire.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n%b" % (len(ALLOWED), ALLOWED))
+            return
+        if b"/log?" in head or b"/containerLogs/" in head:
+            wire.sendall(STREAMED)
+            while b"follow=" in head:
+                wire.sendall(b"%x\r\n%b\r\n" % (len(LINE), LINE))
+            while True:
+                wire.sendall(HALF * 2)
+                time.sleep(PACE)
         wire.sendall(SWITCHING)
         while b"command=down" in head:
             wire.sendall(BLOCK)
@@ -240,6 +265,7 @@ def _write_certificate(folder: Path) -> None:
     loopback = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + day)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     made = builder.add_extension(loopback, critical=False).sign(key, hashes.SHA256())
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     (folder / "certificate.pem").write_bytes(made.public_bytes(encoding))

@@ -23,3 +23,9 @@ def seconds(value: float) -> str:
 def milliseconds(value: float) -> str:
     """Of seconds."""
     return f"{value * 1000:.1f} ms"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all is below."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

@@ -74,7 +74,7 @@ def pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
 def signing_request(key: ec.EllipticCurvePrivateKey, node: str, addresses: Iterable[str]) -> bytes:
     """What the signer ``kubernetes.io/kubelet-serving`` takes: the subject to the letter, at least one address."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(node))
-    builder = builder.add_extension(_alternative_names(addresses), critical=False)
+    builder = builder.add_extension(alternative_names(addresses), critical=False)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
@@ -104,7 +104,7 @@ def self_signed(node: str, addresses: Iterable[str], life: datetime.timedelta) -
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(_alternative_names(addresses), critical=False)
+        .add_extension(alternative_names(addresses), critical=False)
         .sign(key, hashes.SHA256())
     )
     return Pair.of(certificate.public_bytes(serialization.Encoding.PEM), pem_of(key))
@@ -126,7 +126,7 @@ def _subject(node: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"), common_name])
 
 
-def _alternative_names(addresses: Iterable[str]) -> x509.SubjectAlternativeName:
+def alternative_names(addresses: Iterable[str]) -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName([_general_name(address) for address in addresses])
 
 

@@ -39,6 +39,8 @@ class ServingCertificate(Protocol):
 
     ready: asyncio.Event
     """Set once there is one."""
+    pair: Pair | None
+    """What is in use."""
 
     async def run(self, use: Use) -> None:
         """Give *use* a certificate, and another each time it is renewed; never returns."""
@@ -101,6 +103,8 @@ class Timing:
     """The shortest and the longest pause after a failure."""
     denied: float = 300.0
     """The shortest pause after a person, or an approver, said no."""
+    soonest: float = 60.0
+    """The shortest pause after a renewal, whatever the clock says."""
     look: float = 60.0
     """How often the clock is looked at: it may be set, or stand still with the machine."""
 
@@ -218,6 +222,18 @@ class Renewed:
 
     async def _until_due(self, pair: Pair) -> None:
         due = pair.not_before + (pair.not_after - pair.not_before) * random.uniform(*self._timing.share)
+        now = self._clock()
+        if due <= now + self._timing.soonest:
+            log.warning(
+                "the serving certificate that was just issued, valid from %s until %s, is to be renewed already by the "
+                "clock of this machine, %s: do the clocks of this machine and of the local cluster differ? Asking "
+                "again in %.0f s",
+                _when(pair.not_before),
+                _when(pair.not_after),
+                _when(now),
+                self._timing.soonest,
+            )
+            await self._wait(self._timing.soonest)  # not by the clock, which somebody may set right meanwhile
         while self._clock() < due and not self._changed.is_set():
             await self._wait(min(self._timing.look, due - self._clock()))
 

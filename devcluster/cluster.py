@@ -39,6 +39,8 @@ class ClusterSpec:
     """Has fake nodes for load."""
     metrics: bool = True
     """Has metrics-server."""
+    dual_stack: bool = False
+    """Services have addresses of both families. Only its API knows of it, so it has no real node."""
 
     def binaries(self) -> list[str]:
         """The programs to have before it can start."""
@@ -151,7 +153,7 @@ class Cluster:
         self._give_up = give_up
         pki.make(self.layout)
         self._cgroup.create()
-        control = controlplane.commands(self.layout, tools.binaries)
+        control = controlplane.commands(self.layout, tools.binaries, dual_stack=self.spec.dual_stack)
         for name in (controlplane.ETCD, controlplane.API_SERVER):
             self.start_component(name, control[name])
         if self.spec.real:
@@ -210,7 +212,7 @@ class Cluster:
         if self.spec.metrics:
             self.start_component(addons.METRICS_SERVER, addons.metrics_server_command(self.layout, binaries))
         if self.spec.kwok:
-            self.start_component(kwok.KWOK, kwok.command(self.layout, binaries))
+            self.start_component(kwok.KWOK, kwok.command(self.layout, binaries, metrics=self.spec.metrics))
 
     def _apply_addons(self) -> None:
         # once for each set of them: a warm start writes nothing

@@ -56,14 +56,14 @@ _AUDIT_POLICY = {
 }
 
 
-def commands(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> dict[str, Command]:
+def commands(cluster: ClusterLayout, binaries: Mapping[str, Path], *, dual_stack: bool) -> dict[str, Command]:
     """The control plane's programs, in the order in which they start."""
     policy = cluster.folder / "audit-policy.json"
     write_changed(policy, json.dumps(_AUDIT_POLICY))
     arguments = {
         ETCD: _etcd(cluster),
-        API_SERVER: _api_server(cluster, policy),
-        CONTROLLER_MANAGER: _controller_manager(cluster),
+        API_SERVER: _api_server(cluster, policy, dual_stack),
+        CONTROLLER_MANAGER: _controller_manager(cluster, dual_stack),
         SCHEDULER: _scheduler(cluster),
     }
     netns = str(cluster.netns_path)
@@ -95,7 +95,12 @@ def _etcd(cluster: ClusterLayout) -> list[str]:
     ]
 
 
-def _api_server(cluster: ClusterLayout, policy: Path) -> list[str]:
+def _service_range(cluster: ClusterLayout, dual_stack: bool) -> str:
+    ranges = f"{cluster.services},{cluster.services6}" if dual_stack else str(cluster.services)
+    return f"--service-cluster-ip-range={ranges}"
+
+
+def _api_server(cluster: ClusterLayout, policy: Path, dual_stack: bool) -> list[str]:
     pki = cluster.pki
     return [
         "--etcd-servers=https://127.0.0.1:2379",
@@ -105,7 +110,7 @@ def _api_server(cluster: ClusterLayout, policy: Path) -> list[str]:
         f"--bind-address={cluster.ip}",
         f"--advertise-address={cluster.ip}",
         f"--secure-port={API_PORT}",
-        f"--service-cluster-ip-range={cluster.services}",
+        _service_range(cluster, dual_stack),
         f"--cert-dir={cluster.run}",
         f"--tls-cert-file={pki / 'apiserver.crt'}",
         f"--tls-private-key-file={pki / 'apiserver.key'}",
@@ -132,14 +137,18 @@ def _api_server(cluster: ClusterLayout, policy: Path) -> list[str]:
         "--enable-aggregator-routing=true",
         f"--audit-policy-file={policy}",
         f"--audit-log-path={cluster.audit_log}",
-        "--audit-log-maxsize=100",
-        "--audit-log-maxbackup=2",
+        "--audit-log-maxsize=300",  # MB: more than a whole run of the tests writes, since they read what was asked
+        "--audit-log-maxbackup=1",
         "--profiling=false",
     ]
 
 
-def _controller_manager(cluster: ClusterLayout) -> list[str]:
+def _controller_manager(cluster: ClusterLayout, dual_stack: bool) -> list[str]:
     pki = cluster.pki
+    pod_ranges = [f"--cluster-cidr={cluster.pods}", "--node-cidr-mask-size=24"]
+    if dual_stack:
+        pod_ranges = [f"--cluster-cidr={cluster.pods},{cluster.pods6}"]
+        pod_ranges += ["--node-cidr-mask-size-ipv4=24", "--node-cidr-mask-size-ipv6=64"]
     return [
         *_credentials(cluster, CONTROLLER_MANAGER),
         "--bind-address=127.0.0.1",
@@ -150,9 +159,8 @@ def _controller_manager(cluster: ClusterLayout) -> list[str]:
         f"--root-ca-file={pki / 'ca.crt'}",
         f"--service-account-private-key-file={pki / 'sa.key'}",
         "--allocate-node-cidrs=true",
-        f"--cluster-cidr={cluster.pods}",
-        "--node-cidr-mask-size=24",
-        f"--service-cluster-ip-range={cluster.services}",
+        *pod_ranges,
+        _service_range(cluster, dual_stack),
         "--kube-api-qps=1000",
         "--kube-api-burst=2000",
         "--profiling=false",

@@ -88,10 +88,16 @@ class Fleet:
         kwok_nodes: int = 0,
         metrics: bool = True,
         isolated: bool = False,
+        dual_stack: bool = False,
     ) -> None:
         """Start what is asked for and does not run yet. Nothing that runs is stopped, so twice is once."""
         self._preflight(clusters)
-        wanted = [ClusterSpec(name, 0, real=real, kwok=kwok_nodes > 0, metrics=metrics) for name in clusters]
+        if dual_stack and real:
+            raise DevclusterError("a dual-stack cluster has no real node: its pods would have one family only")
+        wanted = [
+            ClusterSpec(name, 0, real=real, kwok=kwok_nodes > 0, metrics=metrics, dual_stack=dual_stack)
+            for name in clusters
+        ]
         before = self._read()
         tools = prepare([*wanted, *(before.clusters if before else ())])
         with self._locked():

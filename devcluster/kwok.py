@@ -3,6 +3,9 @@
 What it does is told by *stages*: which objects a stage is for, and what their status becomes. Ours are the quickest
 ones that are still true to life: a node is Ready as soon as it is there; a pod runs as soon as it is bound (a Job's pod
 then succeeds), and is gone as soon as it is to be deleted.
+
+Where metrics are wanted, fake nodes tell what their pods use, the same for each: metrics-server reads it by a path for
+each node. All of them share one server, so that only the first one has it where a kubelet has it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 
 _PORT = 10247
 _ANNOTATION = "kwok.x-k8s.io/node"
+_USED = {"cpu": {"value": "5m"}, "memory": {"value": "20Mi"}}
 _SIZE = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "1000"}
 
 _NODE_READY = """\
@@ -98,17 +102,31 @@ containerStatuses:
 {{ end }}
 """
 
+_METRICS_PATH = "/metrics/nodes/{nodeName}/metrics/resource"
+_OF_POD = {"namespace": "pod.metadata.namespace", "pod": "pod.metadata.name"}
+_OF_CONTAINER = {"container": "container.name", **_OF_POD}
+_FIGURES: Sequence[tuple[str, str, Mapping[str, str], str]] = (
+    ("container_cpu_usage_seconds_total", "counter", _OF_CONTAINER, 'pod.CumulativeUsage("cpu", container.name)'),
+    ("container_memory_working_set_bytes", "gauge", _OF_CONTAINER, 'pod.Usage("memory", container.name)'),
+    ("container_start_time_seconds", "gauge", _OF_CONTAINER, "pod.metadata.creationTimestamp.UnixSecond()"),
+    ("pod_cpu_usage_seconds_total", "counter", _OF_POD, 'pod.CumulativeUsage("cpu")'),
+    ("pod_memory_working_set_bytes", "gauge", _OF_POD, 'pod.Usage("memory")'),
+    ("node_cpu_usage_seconds_total", "counter", {}, 'node.CumulativeUsage("cpu")'),
+    ("node_memory_working_set_bytes", "gauge", {}, 'node.Usage("memory")'),
+)
+
 _READY = '.status.conditions.[] | select( .type == "Ready" ) | .status'
 _DELETED = ".metadata.deletionTimestamp"
 _PHASE = ".status.phase"
 _OWNER = ".metadata.ownerReferences.[].kind"
 
 
-def command(cluster: ClusterLayout, binaries: Mapping[str, Path]) -> Command:
-    """KWOK for our fake nodes and no other."""
+def command(cluster: ClusterLayout, binaries: Mapping[str, Path], *, metrics: bool = False) -> Command:
+    """KWOK for our fake nodes and no other; with *metrics* they tell what pods use, for which it remembers pods."""
     stages_file = cluster.folder / "kwok-stages.json"
     # JSON documents one after another, as YAML has them
-    write_changed(stages_file, "\n---\n".join(json.dumps(stage) for stage in stages()))
+    documents = [*stages(), *(usage() if metrics else ())]
+    write_changed(stages_file, "\n---\n".join(json.dumps(document) for document in documents))
     return Command(
         [
             str(binaries[KWOK]),
@@ -137,7 +155,11 @@ def node(index: int) -> Object:
         "kind": "Node",
         "metadata": {
             "name": name,
-            "annotations": {_ANNOTATION: "fake", "node.alpha.kubernetes.io/ttl": "0"},
+            "annotations": {
+                _ANNOTATION: "fake",
+                "node.alpha.kubernetes.io/ttl": "0",
+                "metrics.k8s.io/resource-metrics-path": _METRICS_PATH.format(nodeName=name),
+            },
             "labels": {
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": "linux",
@@ -165,17 +187,36 @@ def stages() -> Iterator[Object]:
     yield _stage("pod-deleted", "Pod", [(_DELETED, "Exists", [])], {"delete": True})
 
 
+def usage() -> Iterator[Object]:
+    """What pods use, and where that is told."""
+    yield _document("ClusterResourceUsage", "every-pod", {"usages": [{"usage": _USED}]})
+    figures = [
+        {
+            "name": name,
+            "kind": kind,
+            "help": name,
+            "dimension": name.partition("_")[0],
+            "labels": [{"name": label, "value": value} for label, value in labels.items()],
+            "value": value,
+        }
+        for name, kind, labels, value in _FIGURES
+    ]
+    yield _document("Metric", "each-node", {"path": _METRICS_PATH, "metrics": figures})
+    # where the path names no node, KWOK takes the metric's own name for it
+    yield _document("Metric", "kwok-0", {"path": "/metrics/resource", "metrics": figures})
+
+
+def _document(kind: str, name: str, spec: Object) -> Object:
+    return {"apiVersion": "kwok.x-k8s.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 def _stage(name: str, kind: str, when: Sequence[tuple[str, str, list[str]]], then: Object) -> Object:
     expressions = [
         {"key": key, "operator": operator, **({"values": values} if values else {})} for key, operator, values in when
     ]
-    return {
-        "apiVersion": "kwok.x-k8s.io/v1alpha1",
-        "kind": "Stage",
-        "metadata": {"name": name},
-        "spec": {
-            "resourceRef": {"apiGroup": "v1", "kind": kind},
-            "selector": {"matchExpressions": expressions},
-            "next": then,
-        },
+    spec: Object = {
+        "resourceRef": {"apiGroup": "v1", "kind": kind},
+        "selector": {"matchExpressions": expressions},
+        "next": then,
     }
+    return _document("Stage", name, spec)

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 
 from devcluster.errors import DevclusterError
@@ -156,6 +156,15 @@ class ClusterLayout:
     @property
     def services(self) -> IPv4Network:
         return IPv4Network(f"10.{_SERVICES + self.index}.0.0/16")
+
+    @property
+    def pods6(self) -> IPv6Network:
+        """Besides *pods*, where a cluster is dual-stack."""
+        return IPv6Network(f"fd00:{_PODS + self.index}::/56")
+
+    @property
+    def services6(self) -> IPv6Network:
+        return IPv6Network(f"fd00:{_SERVICES + self.index}::/112")
 
     @property
     def kubernetes_service_ip(self) -> IPv4Address:

@@ -32,9 +32,10 @@ record=$1 cgroups=$2; shift 2
 for group in $cgroups; do echo $$ >"$group/cgroup.procs" || exit 125; done
 read -r stat </proc/$$/stat
 read -r boot </proc/sys/kernel/random/boot_id
-printf '%s\\n%s\\n' "$boot" "$stat" >"$record.$$" && mv "$record.$$" "$record" || exit 125
+printf '%s\\n%s\\n' "$boot" "$stat" >"$record" || exit 125
 exec "$@"
 """
+"""Of the shell's own means only: a process that it started would be one that nobody knows of, and be ended as such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,8 @@ class Component:
                 cwd=self._run,
                 start_new_session=True,
             )
-        wait_for(lambda: self._record.exists() or child.poll() is not None, 10)
-        if not self._record.exists():
+        wait_for(lambda: self.identity() is not None or child.poll() is not None, 10)
+        if self.identity() is None:
             raise DevclusterError(f"{self.name} could not be started: {self.tail(3)} (log: {self.log})")
         _CHILDREN[child.pid] = child
 

@@ -13,6 +13,9 @@ COREDNS: Final = "1.15.0"
 METRICS_SERVER: Final = "0.9.0"
 KWOK: Final = "0.8.0"
 LOCAL_PATH_PROVISIONER: Final = "0.0.30"
+# Of those of its age, the one whose libraries are the ones that this Kubernetes has.
+PROMETHEUS: Final = "3.12.0"
+PROMETHEUS_MODULE: Final = "0.312.0"
 # Our own program in gomodules/pause.
 PAUSE: Final = "1.0.0"
 

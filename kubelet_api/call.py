@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from kubelet_api.stall import Wire
 from kubelet_api.twins import Twin
 
 
@@ -66,7 +67,7 @@ class Downstream(Protocol):
     """
 
     async def read(self) -> bytes:
-        """What has come, at most some 64 KiB; empty at the end. While nobody reads, the client is not read from."""
+        """What has come, some 128 KiB at most; empty at the end. While nobody reads, the client is not read from."""
 
     async def write(self, data: bytes) -> None:
         """Send, and wait while too much is on its way."""
@@ -79,8 +80,11 @@ class Downstream(Protocol):
 
 
 class Meter(Protocol):
-    """Told of the bytes of a session as they pass; also knows when the last one did."""
+    """Told of the bytes of a session as they pass, and of what they pass over; also knows when the last one did."""
 
     def from_client(self, count: int) -> None: ...
 
     def to_client(self, count: int) -> None: ...
+
+    def over(self, wire: Wire | None) -> None:
+        """Another connection that the session goes over, if it is known."""

@@ -11,7 +11,13 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import sys
 from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from kubelet_api import limits
+from kubelet_api.stall import Wire, tune
 
 CLOSE_TIME = 3.0
 """Seconds for what is on its way when a connection is closed."""
@@ -22,6 +28,12 @@ _UNSENT = 256 << 10
 """Bytes on their way; beyond that who writes waits."""
 _RECORD = 16 << 10
 """What TLS has at most in one record."""
+_BATCH = 64 << 10
+"""Bytes that are worth to be woken for while more is sure to come; the system wakes sooner where it has less room."""
+_POURS = 0.005
+"""Seconds without anything after which nothing is sure to come."""
+_MOMENT = 0.004
+"""Seconds after which less will do."""
 
 
 class Scratch:
@@ -35,13 +47,24 @@ class Scratch:
 class Channel(asyncio.BufferedProtocol):
     """One connection. Made by the event loop; used by one reader and by writers that do not mind their order."""
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: Scratch, stall: float = limits.DEFAULT.stall) -> None:
+        """*stall*: after how many seconds of silence somebody wants to know that the peer is gone."""
+        self.gathers = False
+        """Whether what pours in small pieces is left to the system until it is some more (Linux only).
+
+        A log comes as a TLS record for each 4 KiB, and for each line while it is followed. To wake up, to look and to
+        pass something on costs many times what is in one, and who is faster than the peer would do it for each.
+        """
         loop = asyncio.get_running_loop()
+        self._stall = stall
         self._scratch = scratch
         self._transport: asyncio.Transport | None = None
         self._unread: deque[bytes] = deque()
         self._unread_size = 0
-        self._reading_paused = False
+        self._full = False
+        self._least = 1
+        self._impatient: asyncio.TimerHandle | None = None
+        self._looked = float("-inf")
         self._ended = False
         self._failure: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -49,6 +72,7 @@ class Channel(asyncio.BufferedProtocol):
         self._writers: set[asyncio.Future[None]] = set()
         self._lost: asyncio.Future[None] = loop.create_future()
         self._tls: ssl.SSLObject | None = None
+        self._read_tls: Callable[[int, memoryview], int]
         self._from_peer = ssl.MemoryBIO()
         self._to_peer = ssl.MemoryBIO()
         self._handshake: asyncio.Future[None] | None = None
@@ -62,13 +86,27 @@ class Channel(asyncio.BufferedProtocol):
         if self._unread or self._ended:
             raise ConnectionError("the peer spoke before TLS began")
         self._tls = context.wrap_bio(self._from_peer, self._to_peer, server_hostname=server_hostname, session=session)
+        # past what Python has around it, which takes a fifth of the time that a small record does
+        tls: Any = self._tls
+        self._read_tls = getattr(tls, "_sslobj", tls).read
         self._handshake = asyncio.get_running_loop().create_future()
         self._shake_hands()
         await self._handshake
 
     @property
+    def wire(self) -> Wire | None:
+        """Its socket, while it is open."""
+        return self._transport.get_extra_info("socket") if self._transport is not None else None
+
+    @property
+    def resumed(self) -> bool:
+        """Whether TLS began with the session that was given."""
+        return self._tls is not None and bool(self._tls.session_reused)
+
+    @property
     def session(self) -> ssl.SSLSession | None:
-        """With which another connection to the same server can begin faster."""
+        """With which another connection to the same server can begin faster. To be asked for rarely: Python (3.11 with
+        OpenSSL 3.0 at least) never frees it, some 6 kB each time."""
         session = self._tls.session if self._tls is not None else None
         return session if session is not None and session.has_ticket else None
 
@@ -84,8 +122,8 @@ class Channel(asyncio.BufferedProtocol):
                 self._reader = None
         data = self._unread.popleft()
         self._unread_size -= len(data)
-        if self._reading_paused and self._unread_size < _UNREAD // 2 and self._transport is not None:
-            self._reading_paused = False
+        if self._full and self._unread_size < _UNREAD // 2 and self._transport is not None:
+            self._full = False
             self._transport.resume_reading()
         return data
 
@@ -142,7 +180,7 @@ class Channel(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=_UNSENT)
         wire = transport.get_extra_info("socket")
         if wire is not None and wire.family in (socket.AF_INET, socket.AF_INET6):
-            keep_alive(wire)
+            tune(wire, self._stall)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._scratch.received
@@ -151,11 +189,13 @@ class Channel(asyncio.BufferedProtocol):
         received = self._scratch.received[:nbytes]
         if self._tls is None:
             self._take(bytes(received))
-            return
-        self._from_peer.write(received)
-        if self._handshake is not None and not self._shake_hands():
-            return
-        self._decrypt()
+        else:
+            self._from_peer.write(received)
+            if self._handshake is not None and not self._shake_hands():
+                return
+            self._decrypt()
+        if self.gathers:
+            self._let_gather()
 
     def eof_received(self) -> bool:
         if self._tls is not None:
@@ -176,6 +216,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._impatient is not None:
+            self._impatient.cancel()
         self._end(exc)
         self._fail_handshake(exc or ConnectionError("the peer closed the connection while TLS began"))
         for writer in self._writers:
@@ -214,24 +256,20 @@ class Channel(asyncio.BufferedProtocol):
 
     def _decrypt(self) -> None:
         assert self._tls is not None
-        plain, filled = self._scratch.plain, 0
+        read, plain, filled = self._read_tls, self._scratch.plain, 0
+        most = len(plain) - _RECORD
         failure: Exception | None = None
-        ended = False
-        while True:
-            try:
-                count = self._tls.read(len(plain) - filled, plain[filled:])
-            except ssl.SSLWantReadError:
-                break
-            except ssl.SSLError as error:
-                failure, ended = error, True
-                break
-            if not count:
-                ended = True
-                break
-            filled += int(count)
-            if len(plain) == filled:
-                self._take(bytes(plain))
-                filled = 0
+        ended = True
+        try:
+            while count := read(_RECORD, plain[filled:]):
+                filled += count
+                if filled > most:
+                    self._take(bytes(plain[:filled]))
+                    filled = 0
+        except ssl.SSLWantReadError:
+            ended = False
+        except ssl.SSLError as error:
+            failure = error
         if filled:
             self._take(bytes(plain[:filled]))
         if self._to_peer.pending and self._transport is not None and not self._transport.is_closing():
@@ -244,10 +282,33 @@ class Channel(asyncio.BufferedProtocol):
     def _take(self, data: bytes) -> None:
         self._unread.append(data)
         self._unread_size += len(data)
-        if self._unread_size >= _UNREAD and not self._reading_paused and self._transport is not None:
-            self._reading_paused = True
+        if self._unread_size >= _UNREAD and not self._full and self._transport is not None:
+            self._full = True
             self._transport.pause_reading()
         self._wake_reader()
+
+    def _let_gather(self) -> None:
+        loop = asyncio.get_running_loop()
+        waited, self._looked = loop.time() - self._looked, loop.time()
+        if self._impatient is not None:
+            self._impatient.cancel()
+            self._impatient = None
+        if waited < _POURS:
+            self._wake_for(_BATCH)
+            self._impatient = loop.call_later(_MOMENT, self._look_now)
+        else:
+            self._wake_for(1)
+
+    def _look_now(self) -> None:
+        self._impatient = None
+        self._looked = asyncio.get_running_loop().time()
+        self._wake_for(1)
+
+    def _wake_for(self, least: int) -> None:
+        """Have the system say that there is something when there are so many bytes, or it is the end."""
+        if least != self._least and self._transport is not None and sys.platform == "linux":
+            self._least = least
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def _end(self, failure: Exception | None) -> None:
         if not self._ended:
@@ -257,12 +318,3 @@ class Channel(asyncio.BufferedProtocol):
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-
-
-def keep_alive(wire: socket.socket) -> None:
-    """Send small pieces at once, and notice within minutes that the peer is gone."""
-    wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):
-            wire.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

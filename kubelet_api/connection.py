@@ -9,9 +9,10 @@ from collections import deque
 from typing import Final
 
 from kubelet_api.call import CallError
+from kubelet_api.stall import Wire, owed
 
 HIGH_WATER: Final = 64 << 10
-"""Bytes that are held for whoever reads before the client is made to wait; also what one read returns at most."""
+"""Bytes that are held for whoever reads before the client is made to wait."""
 
 
 class Connection(asyncio.Protocol):
@@ -45,6 +46,19 @@ class Connection(asyncio.Protocol):
         if received:
             self.data_received(received)
 
+    @property
+    def wire(self) -> Wire | None:
+        """Its socket."""
+        wire: Wire | None = self._transport.get_extra_info("socket")
+        return wire
+
+    def is_left(self) -> bool:
+        """Whether the client has closed its end, also where that is hidden behind bytes that nobody takes."""
+        if self._closed.done():
+            return True
+        found = owed(self.wire) if self._paused and self.wire is not None else None
+        return found is not None and found.is_left
+
     # ------------------------------------------------------------------ Downstream
 
     async def read(self) -> bytes:
@@ -59,9 +73,6 @@ class Connection(asyncio.Protocol):
             finally:
                 self._reader = None
         data = self._received.popleft()
-        if len(data) > HIGH_WATER:
-            self._received.appendleft(data[HIGH_WATER:])
-            data = data[:HIGH_WATER]
         self._held -= len(data)
         if not self._held:
             self._resume()
@@ -156,7 +167,7 @@ def answer(error: CallError) -> bytes:
         "Content-Type: text/plain; charset=utf-8",
         f"Content-Length: {len(body)}",
         "Connection: close",
-        *(f"{name}: {value}" for name, value in error.headers),
+        *(f"{name}: {value}" for name, value in error.headers if name != "Connection"),
     ]
     return "\r\n".join([*lines, "", ""]).encode("latin-1", errors="replace") + body
 

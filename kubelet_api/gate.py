@@ -34,9 +34,12 @@ class Gate:
             raise
 
     async def _admit(self, head: Head, found: routes.Found) -> Request:
-        if head.error is not None:
-            raise head.error
-        user, headers = await self._authenticator.authenticate(head.headers, head.tls)
+        try:
+            if head.error is not None:
+                raise head.error
+            user, headers = await self._authenticator.authenticate(head.headers, head.tls)
+        except CallError as error:  # connections are few, and not for keeping by somebody who is not known
+            raise CallError(error.status, error.message, (*error.headers, ("Connection", "close"))) from None
         verb = authz.verb(head.method, creates=found.creates)
         await self._authorizer.authorize(user, verb, found.subresources)
         route = found.route

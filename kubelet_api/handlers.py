@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
@@ -18,6 +17,7 @@ from app.kube.objects import Object
 from kubelet_api.call import Call, CallError
 from kubelet_api.metrics import CONTENT_TYPE
 from kubelet_api.request import Request
+from kubelet_api.usage.exposition import zipped
 from kubelet_api.validate import quoted
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _PIECE: Final = 64 << 10
+_PARTS: Final = 64
+"""Of which one piece is made at most: small ones take their time too."""
+_NOT_KNOWN: Final = "the pods of this node are not all known yet; try again in a few seconds"
 
 
 # ---------------------------------------------------------------------- pods
@@ -57,7 +60,7 @@ async def running_pods(service: Service, request: Request) -> ASGIApp:
 
 def _known(service: Service) -> Iterable[Object]:
     if not service.twins.synced():
-        raise CallError(503, "the pods of this node are not all known yet; try again in a few seconds")
+        raise CallError(503, _NOT_KNOWN)
     return service.twins.local_pods()
 
 
@@ -85,7 +88,9 @@ class _Logs:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._service.sessions.session(self._call) as session, _while_connected(receive):
+            session.over(scope["state"]["wire"])
             stream = await self._service.remote.logs(self._call)
+            session.over(stream.wire)
             try:
                 await send(_start(_TEXT))
                 async for piece in stream:
@@ -105,7 +110,8 @@ class _Run:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._service.sessions.session(self._call) as session, _while_connected(receive):
-            output = await self._service.remote.run(self._call)
+            session.over(scope["state"]["wire"])
+            output = await self._service.remote.run(self._call, session)
             await send(_start(_JSON))
             async for piece in _pieces(output):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -141,7 +147,7 @@ def _gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
     for part in parts:
         held.append(part)
         size += len(part)
-        if size >= _PIECE:
+        if size >= _PIECE or len(held) >= _PARTS:
             yield b"".join(held)
             held, size = [], 0
     yield b"".join(held)
@@ -231,39 +237,74 @@ async def configz(service: Service, request: Request) -> ASGIApp:
 
 
 async def stats_summary(service: Service, request: Request) -> ASGIApp:
-    """What is known for certain: which pods there are, and since when. Figures that are not known are left out."""
-    summaries = []
-    for pod in _known(service):
-        metadata, status = pod["metadata"], pod.get("status") or {}
-        reference = {key: metadata.get(key, "") for key in ("name", "namespace", "uid")}
-        summary: Object = {"podRef": reference, "startTime": status.get("startTime"), "containers": []}
-        summaries.append(summary)
-    return _json({"node": {"nodeName": service.node, "startTime": _rfc3339(service.started)}, "pods": summaries})
+    """What pods use, and what is known of the node. Figures that are not known are left out."""
+    if not service.twins.synced():
+        raise CallError(503, _NOT_KNOWN)
+    short = any(name == "only_cpu_and_memory" and value in ("true", "1") for name, value in request.query)
+    return _Pieces(await service.usage.summary(only_cpu_and_memory=short), _JSON)
 
 
 async def metrics(service: Service, request: Request) -> ASGIApp:
-    return Response(service.metrics.exposition(), media_type=CONTENT_TYPE)
+    return _own(service, service.metrics.exposition(), request)
 
 
 async def metrics_cadvisor(service: Service, request: Request) -> ASGIApp:
-    registry = CollectorRegistry()
-    help_text = "1 if there was an error while getting container metrics, 0 otherwise"
-    Gauge("container_scrape_error", help_text, registry=registry).set(1)
-    return _exposition(registry)
+    packed = _takes_gzip(request)
+    return _page(service, await service.usage.cadvisor(packed=packed), packed=packed)
 
 
 async def metrics_resource(service: Service, request: Request) -> ASGIApp:
-    registry = CollectorRegistry()
-    help_text = "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise"
-    Gauge("resource_scrape_error", help_text, registry=registry).set(1)
-    return _exposition(registry)
+    packed = _takes_gzip(request)
+    return _page(service, await service.usage.resource(packed=packed), packed=packed)
 
 
 async def metrics_probes(service: Service, request: Request) -> ASGIApp:
-    registry = CollectorRegistry()
-    help_text = "Start time of the process since unix epoch in seconds."
-    Gauge("process_start_time_seconds", help_text, registry=registry).set(service.started)
-    return _exposition(registry)
+    packed = _takes_gzip(request)
+    return _page(service, await service.usage.probes(packed=packed), packed=packed)
+
+
+def _own(service: Service, text: bytes, request: Request) -> ASGIApp:
+    """Metrics of our own: a page, whatever the number of pods."""
+    packed = _takes_gzip(request)
+    return _page(service, [*zipped([text])] if packed else [text], packed=packed)
+
+
+def _page(service: Service, pieces: Sequence[bytes], *, packed: bool) -> ASGIApp:
+    """Metrics, with the header by which a kubelet says since when it counts."""
+    headers = [(b"process-start-time-unix", str(int(service.usage.started)).encode())]
+    if packed:
+        headers.append((b"content-encoding", b"gzip"))
+    return _Pieces(pieces, CONTENT_TYPE, headers)
+
+
+def _takes_gzip(request: Request) -> bool:
+    """Whether the client wants its answer packed, as the kubelet's pages of metrics do on demand."""
+    for name, value in request.headers:
+        if name == b"accept-encoding":
+            for token in value.lower().split(b","):
+                coding, _, quality = token.strip().partition(b";")
+                if coding.strip() == b"gzip" and quality.replace(b" ", b"") not in (b"q=0", b"q=0.0"):
+                    return True
+    return False
+
+
+class _Pieces:
+    """An answer that is there already, sent piece by piece so that others get their turns."""
+
+    def __init__(self, pieces: Sequence[bytes], content_type: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self._pieces = pieces
+        self._headers = [
+            (b"content-type", content_type.encode()),
+            (b"content-length", str(sum(map(len, pieces))).encode()),
+            *headers,
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def metrics_slis(service: Service, request: Request) -> ASGIApp:
@@ -272,11 +313,7 @@ async def metrics_slis(service: Service, request: Request) -> ASGIApp:
     gauge = Gauge("kubernetes_healthcheck", help_text, ["name", "type"], registry=registry)
     for name, check in service.checks.items():
         gauge.labels(name, "healthz").set(0 if check() else 1)
-    return _exposition(registry)
-
-
-def _exposition(registry: CollectorRegistry) -> Response:
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE)
+    return _own(service, generate_latest(registry), request)
 
 
 # ---------------------------------------------------------------------- what a virtual node has not
@@ -304,7 +341,3 @@ def _text(text: str, status: int = 200) -> Response:
 
 def _json(content: object) -> Response:
     return Response(msgspec.json.encode(content), media_type=_JSON)
-
-
-def _rfc3339(timestamp: float) -> str:
-    return datetime.datetime.fromtimestamp(timestamp, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -19,6 +19,9 @@ _MAX_LINE = 4096
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: ([^\r\n]*))?")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _HEX = re.compile(rb"[0-9A-Fa-f]{1,15}")
+_CHUNK = re.compile(rb"(?!0)([0-9A-Fa-f]{1,15})\r\n")
+_SMALL = 512
+"""Bytes of a chunk after which others are likely to follow in what has come."""
 _FORBIDDEN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -146,9 +149,21 @@ class _Chunks:
     def feed(self, data: bytes) -> bytes:
         content: list[bytes] = []
         at = 0
+        plain = True  # as far as is known
         if self._line:
             data, self._line = self._line + data, b""
         while at < len(data) and not self.ended:
+            if not self._left and not self._last and (begun := _CHUNK.match(data, at)) is not None:
+                start = begun.end()
+                end = start + int(begun[1], 16)
+                if data[end : end + 2] == b"\r\n":  # it is there as a whole, as most are
+                    content.append(data[start:end])
+                    at = end + 2
+                    if plain and end - start <= _SMALL:
+                        found, at = _lines(data, at)
+                        content += found
+                        plain = False  # what is left is no whole chunk, or one for which we have to look closer
+                    continue
             if self._left > 2:
                 piece = data[at : at + self._left - 2]
                 content.append(piece)
@@ -183,3 +198,33 @@ class _Chunks:
         count = int(size, 16)
         self._last = count == 0
         self._left = count + 2 if count else 0
+
+
+class _Sizes(dict[bytes, int]):
+    """Sizes of chunks by how they are written; -1, which no content has, for what is none and for the last one's."""
+
+    _MOST = 4096
+
+    def __missing__(self, written: bytes) -> int:
+        if not _HEX.fullmatch(written) or not (size := int(written, 16)):
+            return -1
+        if len(self) < self._MOST:
+            self[written] = size
+        return size
+
+
+_SIZES = _Sizes()
+
+
+def _lines(data: bytes, at: int) -> tuple[list[bytes], int]:
+    """The chunks that are there as a whole from *at* on, and where they end; none if one has a line end within it.
+
+    A log comes as a chunk for each line, thousands at once. Taken apart at all line ends by one call, every other
+    part is a content, which is true if, and only if, each is as long as the part before it says.
+    """
+    parts = data[at:].split(b"\r\n")
+    count = len(parts) - 1 & ~1
+    contents = parts[1:count:2]
+    if list(map(len, contents)) != list(map(_SIZES.__getitem__, parts[:count:2])):
+        return [], at
+    return contents, len(data) - len(b"\r\n".join(parts[count:]))

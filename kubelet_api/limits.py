@@ -11,7 +11,7 @@ class Limits:
 
     connections: int = 2048
     """Connections, those in the middle of their TLS handshake among them. More are closed at once."""
-    streams: int = 1024
+    streams: int = 1000
     """Logs, exec, attach and port-forward that are open at once."""
     streams_per_user: int = 900
     """Of one user. All of kubectl's come as one, the API server; the rest is for those who come by themselves."""
@@ -28,8 +28,14 @@ class Limits:
     """How long an unused connection is kept, as the kubelet does."""
     idle: float = 4 * 3600.0
     """A stream through which nothing passes for so long is closed, as the kubelet does."""
+    stall: float = 90.0
+    """A stream is closed when one of its ends acknowledges nothing of what it was sent for so long."""
     farewell: float = 5.0
     """How long what is on its way to a client may take once we are done with it."""
+    last_words: float = 1.0
+    """The same for all of them together, once streams have had their time and the server stops."""
+    unread: float = 60.0
+    """How long a client may leave an answer, other than a log, unread while it has to wait for that."""
 
 
 DEFAULT = Limits()

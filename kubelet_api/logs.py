@@ -21,7 +21,9 @@ class LogStream:
     """
 
     def __init__(self, answer: Answer) -> None:
+        self.wire = answer.channel.wire
         self._channel = answer.channel
+        self._channel.gathers = True
         self._content = answer.content()
 
     def __aiter__(self) -> LogStream:

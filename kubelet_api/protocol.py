@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 import sys
 import time
 from collections.abc import Callable, Coroutine
 from email.utils import formatdate
-from typing import Any, Final
+from typing import Any
 
 import h11
 from uvicorn.config import Config
@@ -28,14 +27,13 @@ from kubelet_api.connection import Connection
 from kubelet_api.limits import Limits
 from kubelet_api.request import Head, is_upgrade
 
-_KEEPALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 9}
-"""As Go's net package sets them."""
-
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger(f"{__name__}.uvicorn")
 _quiet.setLevel(logging.ERROR)  # anybody can send something that is not HTTP, so it is not worth a line each
 
 OnUpgrade = Callable[[Head, routes.Found, Connection], Coroutine[Any, Any, None]]
+OnRefusal = Callable[[str], None]
+"""Told why a connection was ended, or a request refused, before there was anything to let in."""
 
 
 class State(ServerState):
@@ -61,17 +59,26 @@ class KubeletProtocol(H11Protocol):
     """A connection from its TLS handshake to its end, or to the upgrade that takes it over."""
 
     def __init__(
-        self, config: Config, state: State, *, limits: Limits, on_upgrade: OnUpgrade, closed: asyncio.Future[None]
+        self,
+        config: Config,
+        state: State,
+        *,
+        limits: Limits,
+        on_upgrade: OnUpgrade,
+        closed: asyncio.Future[None],
+        on_refusal: OnRefusal = lambda reason: None,
     ) -> None:
         super().__init__(config, state, {}, asyncio.get_running_loop())
         self.logger = _quiet
         self._limits = limits
         self._on_upgrade = on_upgrade
+        self._on_refusal = on_refusal
         self._closed = closed
         self._tls: ssl.SSLObject | None = None
         self._head: Head | None = None
         self._found: routes.Found | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
 
     # ------------------------------------------------------------------ asyncio.Protocol
 
@@ -89,6 +96,7 @@ class KubeletProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_came()
+        self._is_read()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
         if not self._closed.done():
@@ -123,7 +131,30 @@ class KubeletProtocol(H11Protocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
+        self._on_refusal("late-head")
         self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._is_read()
+        self._unread_timer = self.loop.call_later(self._limits.unread, self._is_unread)
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
+
+    def _is_read(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _is_unread(self) -> None:
+        """Too much waits for the client. Logs and what commands say are streams, of which nobody has to read on."""
+        self._unread_timer = None
+        route = self._found.route if self._found is not None else None
+        if route is None or route.kind is None:
+            self._on_refusal("unread")
+            self.abort()
 
     # ------------------------------------------------------------------ uvicorn's hooks
 
@@ -150,7 +181,7 @@ class KubeletProtocol(H11Protocol):
             self._objection(len(raw_path) + len(query), headers, upgrade=upgrade),
         )
         state: dict[str, Any] = self.scope["state"]
-        state.update(head=self._head, found=found, abort=self.abort)
+        state.update(head=self._head, found=found, abort=self.abort, wire=self.transport.get_extra_info("socket"))
         return upgrade
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
@@ -158,6 +189,7 @@ class KubeletProtocol(H11Protocol):
         assert self._head is not None
         assert self._found is not None
         self.connections.discard(self)
+        self._is_read()
         rest, ended = self.conn.trailing_data
         taken = Connection(self.transport, rest, self._closed, farewell=self._limits.farewell, ended=ended)
         # nothing that lasts as long as the stream holds this object, its buffers and its parser
@@ -170,6 +202,7 @@ class KubeletProtocol(H11Protocol):
         error = sys.exception()
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         message = "431 Request Header Fields Too Large" if status == 431 else "400 Bad Request"
+        self._on_refusal("bad-request")
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and self._between_requests():
             self.transport.write(connection.answer(CallError(status, message)))
             self.transport.close()
@@ -192,6 +225,8 @@ class KubeletProtocol(H11Protocol):
             return CallError(414, f"the URL has more than {self._limits.url} bytes")
         if len(headers) > self._limits.headers:
             return CallError(431, f"the request has more than {self._limits.headers} headers")
+        if self.scope["method"] == "CONNECT":  # HTTP/1.1 has no answer 200 to it that could have a content
+            return CallError(405, "405: Method Not Allowed")
         if upgrade and _has_body(headers):
             return CallError(400, "a request to upgrade the connection cannot have a body")
         return None
@@ -202,16 +237,3 @@ def _has_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
         name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 ") != b"")
         for name, value in headers
     )
-
-
-def tune(sock: socket.socket) -> None:
-    """Have the system notice a peer that is no longer there, and send what we write at once.
-
-    asyncio does the latter only for sockets that name their protocol, which one that was accepted may not: the second
-    of two small writes, as the head and the body of an answer, would then wait 40 ms for the other end's system.
-    """
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):  # Linux has all of them
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

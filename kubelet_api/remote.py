@@ -7,13 +7,14 @@ of a call.
 
 from __future__ import annotations
 
+import enum
 import logging
 import time
 
 import msgspec
 
 from app.kube.client import Client as KubeClient
-from kubelet_api import headers, refusal, translate
+from kubelet_api import headers, limits, refusal, translate
 from kubelet_api.call import Call, CallError, Downstream, Kind, Meter
 from kubelet_api.headers import SPDY, WEBSOCKET
 from kubelet_api.logs import LogStream, open_log
@@ -34,11 +35,20 @@ _SUBRESOURCE = {Kind.EXEC: "exec", Kind.RUN: "exec", Kind.ATTACH: "attach", Kind
 _TUNNEL = headers.TUNNEL.decode()
 
 
+class _NoSpdy(enum.Enum):
+    """That something on the way did not carry SPDY."""
+
+    REFUSED = enum.auto()
+    PERHAPS = enum.auto()
+    """A gateway whose backend is away for a moment says the same as one that knows no SPDY."""
+
+
 class RemoteCalls:
     """Calls to one remote cluster, as the user of *client*. Belongs to one event loop."""
 
-    def __init__(self, client: KubeClient) -> None:
-        self._upstream = Upstream(client)
+    def __init__(self, client: KubeClient, *, stall: float = limits.DEFAULT.stall) -> None:
+        """*stall*: after how many seconds of silence an open call is to be known as lost."""
+        self._upstream = Upstream(client, stall)
         self._spdy_from = float("-inf")
 
     @property
@@ -58,22 +68,25 @@ class RemoteCalls:
         query = _query(call, kind)
         client = Client(downstream)
         try:
+            lasting = False
             if kind == WEBSOCKET or self.carries_spdy:
                 answer = await client.unless_gone(self._replay(call, kind, query))
-                if answer is not None:
+                if isinstance(answer, Answer):
                     await self._pass_on(client, answer, kind, meter)
                     return
-            await self._translate(call, query, client, meter)
+                lasting = answer is _NoSpdy.REFUSED
+            await self._translate(call, query, client, meter, lasting=lasting)
         except ClientGone:
             downstream.abort()
         finally:
             await client.stop()
 
-    async def run(self, call: Call) -> bytes:
+    async def run(self, call: Call, meter: Meter) -> bytes:
         """The output of a command that gets no input; CallError with status 500 if it fails, as a kubelet's."""
         assert call.container is not None
         query = run_query(call.query, call.container)
         websocket = await self._open_websocket(call, query, translate.CHANNELS)
+        meter.over(websocket.wire)
         outputs = {1: bytearray(), 2: bytearray(), 3: bytearray()}
         try:
             while (message := await websocket.receive()) is not None:
@@ -88,19 +101,19 @@ class RemoteCalls:
 
     # ------------------------------------------------------------------ as it is
 
-    async def _replay(self, call: Call, kind: bytes, query: Query) -> Answer | None:
-        """The remote's 101; None if something on the way does not carry SPDY."""
+    async def _replay(self, call: Call, kind: bytes, query: Query) -> Answer | _NoSpdy:
+        """The remote's 101, unless something on the way does not carry SPDY."""
         try:
             answer = await self._upstream.ask(call.method, _path(call), query, headers.for_remote(call.headers, kind))
         except Unanswered:
             if kind == SPDY:  # some gateways say no by hanging up
-                return None
+                return _NoSpdy.REFUSED
             raise
         if headers.is_accepted(answer.head, kind):
             return answer
         body = await answer.refusal()
         if kind == SPDY and refusal.refuses_spdy(answer.head, body):
-            return None
+            return _NoSpdy.PERHAPS if answer.head.status in (502, 503, 504) else _NoSpdy.REFUSED
         raise refusal.of_answer(call, answer.head, body)
 
     async def _pass_on(self, client: Client, answer: Answer, kind: bytes, meter: Meter) -> None:
@@ -116,11 +129,13 @@ class RemoteCalls:
         except BaseException:
             answer.channel.abort()
             raise
+        meter.over(answer.channel.wire)
         await splice(client, answer.channel, meter)
 
     # ------------------------------------------------------------------ translated
 
-    async def _translate(self, call: Call, query: Query, client: Client, meter: Meter) -> None:
+    async def _translate(self, call: Call, query: Query, client: Client, meter: Meter, *, lasting: bool) -> None:
+        """*lasting*: SPDY was refused just now, in a way that will be so the next time."""
         version = (
             "portforward.k8s.io"
             if call.kind is Kind.PORT_FORWARD
@@ -128,13 +143,14 @@ class RemoteCalls:
         )
         offered = (_TUNNEL,) if call.kind is Kind.PORT_FORWARD else translate.CHANNELS
         websocket = await client.unless_gone(self._open_websocket(call, query, offered))
-        if self.carries_spdy:
+        if lasting and self.carries_spdy:
             log.warning(
                 "the way to the remote API server does not carry SPDY; exec, attach and port-forward use WebSocket, "
                 "SPDY is tried again in %g minutes",
                 SPDY_AGAIN / 60,
             )
             self._spdy_from = time.monotonic() + SPDY_AGAIN
+        meter.over(websocket.wire)
         try:
             await client.write(headers.switching(SPDY, [(b"x-stream-protocol-version", version.encode())]))
         except OSError:

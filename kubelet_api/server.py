@@ -12,7 +12,6 @@ import contextlib
 import logging
 import socket
 import ssl
-from asyncio import sslproto
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -24,26 +23,24 @@ from kubelet_api import authz, limits
 from kubelet_api.application import application
 from kubelet_api.authn import TOKEN_KEPT_FOR, Authenticator, PeerCertificate, unless_ended
 from kubelet_api.authz import Authorizer
+from kubelet_api.channel import Scratch
 from kubelet_api.gate import Gate
 from kubelet_api.limits import Limits
 from kubelet_api.metrics import Metrics
-from kubelet_api.protocol import KubeletProtocol, State, tune
+from kubelet_api.protocol import KubeletProtocol, State
 from kubelet_api.service import Check, LogStream, Remote, Service
 from kubelet_api.sessions import Sessions
+from kubelet_api.stall import tune
+from kubelet_api.tls import SharedTls
 from kubelet_api.twins import Twins
+from kubelet_api.usage.live import Usage
 
 __all__ = ["KubeletServer", "LogStream", "Remote"]
 
 log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
-_TLS_BUFFER: Final = 32 << 10
-
-
-class _Tls(sslproto.SSLProtocol):
-    """asyncio's TLS with a smaller buffer: each connection holds one for as long as it lives, idle or not."""
-
-    max_size = _TLS_BUFFER
+_BUFFER: Final = 128 << 10
 
 
 class KubeletServer:
@@ -64,6 +61,7 @@ class KubeletServer:
         limits: Limits = limits.DEFAULT,
         collectors: Iterable[Collector] = (),
         sync_loop: Check | None = None,
+        usage: Usage | None = None,
     ) -> None:
         """
         :param port: 0 for any that is free; then see :attr:`port`.
@@ -72,6 +70,7 @@ class KubeletServer:
             TLS's word, until the certificate ends.
         :param reviews: the local cluster's client for TokenReview and SubjectAccessReview; of the same event loop.
         :param collectors: of figures that are to be on ``/metrics`` besides our own.
+        :param usage: what pods use; of the same event loop, and closed with the server. Nothing is known without it.
         :param sync_loop: why ``/healthz/syncloop`` fails; the twins' caches decide if it is not given.
         """
         self._host, self._port = host, port
@@ -80,10 +79,12 @@ class KubeletServer:
         self._metrics = Metrics(collectors)
         self._sessions = Sessions(limits, self._metrics)
         self._gate = Gate(Authenticator(reviews, peer_certificate), Authorizer(reviews, node), self._metrics)
+        self._usage = usage or Usage(twins, node)
         self._service = Service(
             node=node,
             version=version,
             twins=twins,
+            usage=self._usage,
             remote=remote,
             gate=self._gate,
             sessions=self._sessions,
@@ -110,9 +111,11 @@ class KubeletServer:
             h11_max_incomplete_event_size=limits.head,
         )
         self._state = State()
+        self._scratch = Scratch(_BUFFER)
         self._socket: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._connections: set[asyncio.Task[None]] = set()
+        self._metrics.connections.set_function(lambda: len(self._connections))
 
     @property
     def port(self) -> int:
@@ -132,7 +135,7 @@ class KubeletServer:
         self._socket = _listen(self._host, self._port)
         self._tasks = [
             asyncio.create_task(self._accept(self._socket), name="kubelet-api-accept"),
-            asyncio.create_task(self._sessions.watch_idle(), name="kubelet-api-idle"),
+            asyncio.create_task(self._sessions.watch(), name="kubelet-api-sessions"),
         ]
 
     async def run(self, *, grace: float = 30.0) -> None:
@@ -156,8 +159,9 @@ class KubeletServer:
         for connection in list(self._state.connections):
             connection.shutdown()
         await self._sessions.stop(grace)
-        await self._end_connections()
+        await self._usage.close()  # whoever waits for an answer of theirs gets none, and must not hold us up
         await self._gate.close()
+        await self._end_connections()
 
     # ------------------------------------------------------------------ connections
 
@@ -177,7 +181,6 @@ class KubeletServer:
             task = loop.create_task(self._serve(accepted))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)
-            self._metrics.connections.set(len(self._connections))
 
     async def _serve(self, accepted: socket.socket) -> None:
         """One connection, from its handshake to its end."""
@@ -187,7 +190,7 @@ class KubeletServer:
         transport: asyncio.Transport | None = None
         try:
             accepted.setblocking(False)
-            tune(accepted)
+            tune(accepted, self._limits.stall)
             transport, _ = await loop.connect_accepted_socket(lambda: self._protocol(shaken, closed), accepted)
             await shaken
             await closed
@@ -201,30 +204,30 @@ class KubeletServer:
                 accepted.close()
             if not closed.done():
                 closed.set_result(None)
-            self._metrics.connections.set(len(self._connections) - 1)
 
     def _protocol(self, shaken: asyncio.Future[None], closed: asyncio.Future[None]) -> asyncio.BaseProtocol:
         """HTTP within TLS, as asyncio puts them together when it is given a context."""
-        loop = asyncio.get_running_loop()
         http = KubeletProtocol(
-            self._config, self._state, limits=self._limits, on_upgrade=self._service.upgrade, closed=closed
+            self._config,
+            self._state,
+            limits=self._limits,
+            on_upgrade=self._service.upgrade,
+            closed=closed,
+            on_refusal=lambda reason: self._metrics.refusals.labels(reason).inc(),
         )
-        tls: Any = _Tls  # typeshed does not know that the times may be fractions
-        wrapped: asyncio.BaseProtocol = tls(
-            loop,
+        return SharedTls(
+            self._scratch,
             http,
             self._tls,
-            shaken,
-            server_side=True,
+            waiter=shaken,
             ssl_handshake_timeout=self._limits.tls_handshake,
             ssl_shutdown_timeout=self._limits.farewell,
         )
-        return wrapped
 
     async def _end_connections(self) -> None:
         """Whatever is left has had its time."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.farewell):
+            async with asyncio.timeout(self._limits.last_words):
                 await _all(self._state.tasks)
         for tasks in (set(self._state.tasks), set(self._connections)):
             for task in tasks:

@@ -17,7 +17,9 @@ from kubelet_api.metrics import Metrics
 from kubelet_api.request import Head, Request
 from kubelet_api.routes import Found
 from kubelet_api.sessions import SessionEnded, Sessions
+from kubelet_api.stall import Wire
 from kubelet_api.twins import Twins
+from kubelet_api.usage.live import Usage
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,10 @@ Check = Callable[[], str | None]
 
 class LogStream(Protocol):
     """A log on its way: pieces as they come."""
+
+    @property
+    def wire(self) -> Wire | None:
+        """The connection that they come over, if it is known."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
@@ -41,7 +47,7 @@ class Remote(Protocol):
     async def upgrade(self, call: Call, downstream: Downstream, meter: Meter) -> None:
         """Write the remote's answer, be it 101 or an error, and copy bytes until the end."""
 
-    async def run(self, call: Call) -> bytes | AsyncIterator[bytes]:
+    async def run(self, call: Call, meter: Meter) -> bytes | AsyncIterator[bytes]:
         """Run a command; what it wrote to both of its outputs."""
 
 
@@ -52,6 +58,7 @@ class Service:
     node: str
     version: str
     twins: Twins
+    usage: Usage
     remote: Remote
     gate: Gate
     sessions: Sessions
@@ -87,6 +94,7 @@ class Service:
             request = await self.gate.admit(head, found)
             call = self.call(request)
             async with self.sessions.session(call) as session:
+                session.over(connection.wire, connection.is_left)
                 await self.remote.upgrade(call, connection, session)
         except CallError as error:
             code = error.status

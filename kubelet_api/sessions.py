@@ -1,6 +1,7 @@
 """Streams that are open: how many, for whom, since when, and how each one ends.
 
-A stream ends with its client, with its pod, by being idle too long, or with this server. Every exec, attach,
+A stream ends with its client, with its pod, by being idle too long, when one of its ends is silently gone, or with
+this server. Every exec, attach,
 port-forward and run leaves one line on the logger ``farlet.audit``: who, what, how long, how many bytes and how it
 ended, and nothing of what was said.
 """
@@ -13,36 +14,40 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final, NoReturn
 
 from kubelet_api.call import Call, CallError, Kind
 from kubelet_api.limits import Limits
 from kubelet_api.metrics import Metrics
+from kubelet_api.stall import Stall, Wire, owed
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger("farlet.audit")
 
 _AUDITED: Final = frozenset({Kind.EXEC, Kind.ATTACH, Kind.PORT_FORWARD, Kind.RUN})
 
-ENDED, IDLE, SHUTDOWN, CLIENT_GONE, FAILED = "ended", "idle", "shutdown", "client-gone", "failed"
+ENDED, IDLE, STALLED, SHUTDOWN, CLIENT_GONE, FAILED = "ended", "idle", "stalled", "shutdown", "client-gone", "failed"
 """How a stream ends; one that the remote refuses ends as ``refused``."""
 
 
 class SessionEnded(Exception):
-    """A stream was ended by us: it was idle too long, or the server stops."""
+    """A stream was ended by us: it was idle too long, an end of it is gone, or the server stops."""
 
 
 class Session:
     """One open stream; also the meter of its bytes."""
 
-    def __init__(self, call: Call, metrics: Metrics) -> None:
+    def __init__(self, call: Call, metrics: Metrics, stall: float) -> None:
         self.call = call
+        self._stall = stall
         self.received = 0
         self.sent = 0
         self.started = self.last = time.monotonic()
         self.result = ENDED
         self._task = asyncio.current_task()
+        self._wires: list[tuple[Wire, Stall, Callable[[], bool]]] = []
+        self._passed = 0
         self._from_client = metrics.session_bytes.labels(call.kind.value, "from-client")
         self._to_client = metrics.session_bytes.labels(call.kind.value, "to-client")
 
@@ -56,6 +61,19 @@ class Session:
         self.last = time.monotonic()
         self._to_client.inc(count)
 
+    def over(self, wire: Wire | None, is_left: Callable[[], bool] = lambda: False) -> None:
+        """*is_left*: whether whoever is at the other end is known to have gone."""
+        if wire is not None:
+            self._wires.append((wire, Stall(self._stall), is_left))
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether one of its ends is silent, or has gone and nobody takes what it sent; to be asked now and then.
+
+        Who serves a stream waits for the end that does not read, and so never hears that the other has gone.
+        """
+        stuck, self._passed = self._passed == self.received + self.sent, self.received + self.sent
+        return any(stall.look(owed(wire), now, left=stuck and is_left()) for wire, stall, is_left in self._wires)
+
     def end(self, result: str) -> None:
         """Have the task that serves it end it, with :class:`SessionEnded`."""
         if self.result == ENDED and self._task is not None:
@@ -63,7 +81,7 @@ class Session:
             self._task.cancel()
 
     def was_ended(self) -> bool:
-        return self.result in (IDLE, SHUTDOWN)
+        return self.result in (IDLE, STALLED, SHUTDOWN)
 
 
 class Sessions:
@@ -85,7 +103,7 @@ class Sessions:
     async def session(self, call: Call) -> AsyncIterator[Session]:
         """A stream that is open while the block runs; refused with 429 or 503 if it is one too many."""
         self._check(call)
-        session = Session(call, self._metrics)
+        session = Session(call, self._metrics, self._limits.stall)
         kind = call.kind.value
         self._open.add(session)
         self._by_user[call.user.name] += 1
@@ -113,13 +131,16 @@ class Sessions:
         finally:
             self._close(session)
 
-    async def watch_idle(self) -> None:
-        """End streams through which nothing passes; runs until cancelled."""
+    async def watch(self) -> None:
+        """End streams through which nothing passes, and those with an end that is gone; runs until cancelled."""
         while True:
-            await asyncio.sleep(min(self._limits.idle / 4, 60.0))
-            limit = time.monotonic() - self._limits.idle
-            for session in [session for session in self._open if session.last < limit]:
-                session.end(IDLE)
+            await asyncio.sleep(min(self._limits.idle / 4, self._limits.stall / 4, 60.0))
+            now = time.monotonic()
+            for session in list(self._open):
+                if session.last < now - self._limits.idle:
+                    session.end(IDLE)
+                elif session.is_stalled(now):
+                    session.end(STALLED)
 
     def stop_accepting(self) -> None:
         """No new streams from now on."""
@@ -134,7 +155,7 @@ class Sessions:
         for session in list(self._open):
             session.end(SHUTDOWN)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * self._limits.farewell):
+            async with asyncio.timeout(self._limits.last_words):
                 await self._empty.wait()
 
     def _check(self, call: Call) -> None:

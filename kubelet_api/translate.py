@@ -26,6 +26,14 @@ CHANNELS = (V5, V4)
 VERSIONS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
 """What a client may speak over SPDY."""
 
+UNHEARD_TIME = 10.0
+"""Seconds for which a command goes on after the end of its input before somebody is told that it may not know."""
+
+_UNHEARD = (
+    "farlet: the remote cluster is older than Kubernetes 1.30 and the way to it carries no SPDY, so that it cannot be "
+    "told that the input has ended: a command that waits for that does not return\n"
+)
+
 STREAMS_TIME = 30.0
 """Seconds in which the client must open its streams."""
 
@@ -72,6 +80,7 @@ class Command:
         }
         self._complete = asyncio.Event()
         self._status = b""
+        self._unheard: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until the command, or its client, ends."""
@@ -94,6 +103,8 @@ class Command:
             self._websocket.abort()
             await ended(sending)
             await ended(receiving)
+            if self._unheard is not None:
+                await ended(self._unheard)
 
     # ------------------------------------------------------------------ from the client
 
@@ -123,10 +134,21 @@ class Command:
                 if channel in (_STDIN, _RESIZE):
                     await self._websocket.send(bytes([channel]) + content)
             case spdy.Ended(stream) | spdy.Reset(stream):
-                if self._channels.get(stream) == _STDIN and self._websocket.subprotocol == V5:
+                if self._channels.get(stream) != _STDIN:
+                    return
+                if self._websocket.subprotocol == V5:
                     await self._websocket.send(bytes([_END_OF, _STDIN]))
+                elif self._unheard is None:
+                    self._unheard = asyncio.create_task(self._tell_unheard())
             case spdy.Pinged():
                 await self._websocket.ping()
+
+    async def _tell_unheard(self) -> None:
+        """It may be that nobody minds, as with a command that reads nothing, so it goes on."""
+        await asyncio.sleep(UNHEARD_TIME)
+        if _STDERR in self._streams:
+            self._spdy.send(self._streams[_STDERR], _UNHEARD.encode())
+            await self._reply()
 
     def _opened(self, stream: int, headers: dict[str, str]) -> None:
         channel = _NUMBERS.get(headers.get("streamtype", ""))

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import ssl
+import time
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from app import __version__
 from app.kube.client import Client
 from app.kube.credentials import Access
 from app.kube.errors import ConfigError
-from kubelet_api import http1
+from kubelet_api import http1, limits
 from kubelet_api.call import CallError
 from kubelet_api.channel import Channel, Scratch
 from kubelet_api.http1 import Body, Head, NotHttp
@@ -36,6 +37,8 @@ CONNECT_TIME = 5.0
 HEAD_TIME = 30.0
 """Seconds until the answer must begin: the remote API server has to reach its kubelet, which has to reach a runtime."""
 
+_SESSION_TIME = 600.0
+"""Seconds for which a TLS session is kept that the server does not resume, as that of one among several servers."""
 _REFUSAL_TIME = 5.0
 _REFUSAL_SIZE = 64 << 10
 _USER_AGENT = f"farlet/{__version__} (kubelet API)".encode()
@@ -91,10 +94,13 @@ class Answer:
 class Upstream:
     """The way to the remote API server. Belongs to one event loop."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, stall: float = limits.DEFAULT.stall) -> None:
+        """*stall*: after how many seconds of silence somebody wants to know that the remote is gone."""
         self._client = client
+        self._stall = stall
         self._scratch = Scratch()
-        self._sessions: weakref.WeakKeyDictionary[ssl.SSLContext, ssl.SSLSession] = weakref.WeakKeyDictionary()
+        self._sessions: weakref.WeakKeyDictionary[ssl.SSLContext, tuple[ssl.SSLSession, float]]
+        self._sessions = weakref.WeakKeyDictionary()
 
     async def ask(
         self,
@@ -118,22 +124,37 @@ class Upstream:
             except BaseException:
                 channel.abort()
                 raise
-            if access.tls is not None and (session := channel.session) is not None:
-                self._sessions[access.tls] = session
+            self._keep_session(access.tls, channel)
             if answer.head.status != 401 or renewed:
                 return answer
             channel.abort()
-            if not await self._client.refused(access):
-                log.warning("calls cannot be carried out: %s", self._client.why_refused(access))
-                raise CallError(502, "the remote API server refuses Farlet's credentials")
+            await self._renew(access)
             renewed = True
+
+    def _keep_session(self, tls: ssl.SSLContext | None, channel: Channel) -> None:
+        """Keep a TLS session for the next connection, unless one is kept that is of use; see ``Channel.session``."""
+        if tls is None or channel.resumed:
+            return
+        now = time.monotonic()
+        _, taken = self._sessions.get(tls, (None, float("-inf")))
+        if now - taken >= _SESSION_TIME and (session := channel.session) is not None:
+            self._sessions[tls] = session, now
 
     async def _access(self) -> Access:
         try:
             return await self._client.access()
         except ConfigError as error:
-            log.warning("calls cannot be carried out: %s", error)
-            raise CallError(502, "Farlet has no usable credentials for the remote API server") from None
+            raise _no_credentials(error) from None
+
+    async def _renew(self, access: Access) -> None:
+        """Have other credentials for the next try; CallError if there are none."""
+        try:
+            others = await self._client.refused(access)
+        except ConfigError as error:  # such as a plugin that fails
+            raise _no_credentials(error) from None
+        if not others:
+            log.warning("calls cannot be carried out: %s", self._client.why_refused(access))
+            raise CallError(502, "the remote API server refuses Farlet's credentials")
 
     async def _exchange(
         self,
@@ -164,7 +185,10 @@ class Upstream:
         except NotHttp as error:
             raise CallError(502, f"the remote API server cannot be understood: {error}") from None
         except (EOFError, ConnectionError):
-            raise Unanswered(502, "the remote API server closed the connection without an answer") from None
+            failure = channel.failure
+            known = failure is not None and not isinstance(failure, ssl.SSLEOFError)  # which says the same
+            why = f": {_in_words(failure)}" if failure is not None and known else ""
+            raise Unanswered(502, f"the remote API server closed the connection without an answer{why}") from None
         return Answer(head, rest, channel)
 
     # ------------------------------------------------------------------ connecting
@@ -191,7 +215,7 @@ class Upstream:
                     await _through_proxy(channel, host, port, proxy.username, proxy.password)
                     reached = "the remote API server"
                 if access.tls is not None:
-                    session = self._sessions.get(access.tls)
+                    session, _ = self._sessions.get(access.tls, (None, 0.0))
                     await channel.start_tls(access.tls, access.server_hostname or host, session)
         except BaseException as error:
             if channel is not None:
@@ -203,7 +227,9 @@ class Upstream:
 
     async def _dial(self, host: str, port: int) -> Channel:
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_connection(lambda: Channel(self._scratch), host, port, happy_eyeballs_delay=0.25)
+        _, channel = await loop.create_connection(
+            lambda: Channel(self._scratch, self._stall), host, port, happy_eyeballs_delay=0.25
+        )
         return channel
 
 
@@ -225,6 +251,11 @@ async def read_head(channel: Channel) -> tuple[Head, bytes]:
         if not data:
             raise EOFError
         received += data
+
+
+def _no_credentials(error: ConfigError) -> CallError:
+    log.warning("calls cannot be carried out: %s", error)
+    return CallError(502, "Farlet has no usable credentials for the remote API server")
 
 
 async def _through_proxy(channel: Channel, host: str, port: int, user: str | None, password: str | None) -> None:

@@ -37,6 +37,7 @@ class WebSocket:
         self._messages: deque[bytes] = deque()
         self._parts: list[bytes] = []
         self._ended = False
+        self.wire = answer.channel.wire
         self._take(answer.rest)
 
     @property

@@ -1,8 +1,8 @@
 """Clusters for the tests: once per run, shared by all workers, taken down when the run ends.
 
 ``fleet`` is the pair that all tests share; each has a namespace of its own in it. ``faulty`` is a pair of its own for
-tests that break things, which run alone after the others. Whoever cannot have clusters (no root, no Linux) gets
-their tests skipped with a loud line; CI gets a failure.
+tests that break things, which run after the others; each of pytest's workers has such a pair. Whoever cannot have
+clusters (no root, no Linux) gets their tests skipped with a loud line; CI gets a failure.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from devcluster.errors import DevclusterError
 from devcluster.fleet import Fleet, check_means
 from devcluster.layout import state_root
 from devcluster.process import Identity
+from tests.cluster.farlet import RUNNING
 from tests.eventually import eventually
 
 # How long an example takes says something about the machine, and tests never assert on time.
@@ -31,7 +32,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("farlet")
 
-SHARED, FAULTY = "test", "faults"
+SHARED = "test"
+FAULTY = f"faults-{os.environ.get('PYTEST_XDIST_WORKER', 'one')}"
 RUN = "FARLET_TEST_RUN"
 """Which run this is; set by its first process for all of them."""
 KEEP = "FARLET_KEEP_CLUSTERS"
@@ -74,10 +76,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if not _is_controller(session.config) or os.environ.get(KEEP):
         return
-    for name in (SHARED, FAULTY):
-        if _owner(name) == os.environ[RUN]:
-            Fleet(name).down()
-            _owner_file(name).unlink()
+    for file in list(state_root().glob(".*.owner")):
+        if file.read_text() == os.environ[RUN]:
+            Fleet(file.stem.removeprefix(".")).down()
+            file.unlink()
 
 
 def _is_controller(config: pytest.Config) -> bool:
@@ -177,12 +179,10 @@ def faulty_namespace(faulty: Fleet) -> Iterator[str]:
 
 def _namespaces(fleet: Fleet) -> Iterator[str]:
     name = f"t-{uuid.uuid4().hex[:8]}"
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
     for cluster in fleet.clusters():
         cluster.kubectl("create", "namespace", name)
-        eventually(
-            lambda c=cluster: c.kubectl("-n", name, "get", "serviceaccount", "default"),  # type: ignore[misc]
-            f"the default ServiceAccount in {name}",
-        )
+        eventually(lambda c=cluster: c.api.get(account), f"the default ServiceAccount in {name}")  # type: ignore[misc]
     yield name
     for cluster in fleet.clusters():
         cluster.kubectl("delete", "namespace", name, "--wait=false", check=False)
@@ -200,6 +200,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed and report.when in ("setup", "call"):
         arguments = getattr(item, "funcargs", {})
+        report.sections += [(f"end of the log of {farlet.node}", farlet.end_of_log()) for farlet in RUNNING]
         for name in ("fleet", "faulty"):
             if isinstance(arguments.get(name), Fleet):
                 space = arguments.get("namespace") or arguments.get("faulty_namespace")

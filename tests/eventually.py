@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(probe: Callable[[], T], what: str, *, timeout: float = 60.0, until: Callable[[T], bool] = bool) -> T:
+def eventually(probe: Callable[[], T], what: str, *, timeout: float = 120.0, until: Callable[[T], bool] = bool) -> T:
     """Call *probe* until its result satisfies *until*; the last result, or error, is in the failure's message."""
     deadline = time.monotonic() + timeout
     while True:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import typer
 
-from app.cli import remove, run, version
+from app.cli import operator, remove, run, version
 
 cli = typer.Typer(
     name="farlet",
@@ -21,6 +21,7 @@ cli = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 cli.command("run")(run.run)
+cli.command("operator")(operator.operator)
 cli.command("remove")(remove.remove)
 cli.command("version")(version.version)
 

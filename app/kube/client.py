@@ -1,8 +1,9 @@
 """Requests to one API server: raw JSON over pooled connections, paced by the server's own brake.
 
 There is no fixed rate: API Priority and Fairness tells us with 429 when we are too many, and the number of requests
-under way follows that (:class:`Limiter`). What the server has certainly not done is tried again here, a few times
-and within the caller's timeout; everything else is the caller's to judge, who knows whether doing it twice matters.
+under way follows that (:mod:`app.kube.limiter`). What the server has certainly not done is tried again here, a few
+times and within the caller's timeout; everything else is the caller's to judge, who knows whether doing it twice
+matters.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ import asyncio
 import contextlib
 import copy
 import random
-import ssl
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from enum import StrEnum
 from types import TracebackType
@@ -26,16 +25,16 @@ from yarl import URL
 
 from app import __version__
 from app.kube.config import Connection
+from app.kube.connections import CONNECT_TIMEOUT, Sessions, abort, in_words
 from app.kube.credentials import Access, Credentials
-from app.kube.errors import ApiError, KubeError, NotFound, ServerError, TooManyRequests, Unauthorized, Unreachable
+from app.kube.errors import ApiError, KubeError, NotFound, TooManyRequests, Unauthorized, Unreachable
 from app.kube.errors import error_of_answer as _error_of_answer
+from app.kube.figures import NO_ANSWER, WATCH, Requests
+from app.kube.limiter import Limiter
 from app.kube.objects import Object
 
 TIMEOUT = 30.0
 """Seconds for a whole call, with its waiting and its retries."""
-
-CONNECT_TIMEOUT = 10.0
-"""Seconds for one attempt to connect."""
 
 ATTEMPTS = 6
 """How often one call is sent at most."""
@@ -46,9 +45,11 @@ MAX_ANSWER = 256 << 20
 MAX_LINE = 64 << 20
 """Bytes of one line of a stream."""
 
-_MAX_STREAMS = 512
-_IDLE = 60.0
-"""Seconds that an unused connection is kept; the API server closes its end after 90."""
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""No connection was made, so that nothing was sent."""
+
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""A list of which only the metadata is sent."""
 
 
 class PatchKind(StrEnum):
@@ -60,65 +61,6 @@ class PatchKind(StrEnum):
     APPLY = "application/apply-patch+yaml"
 
 
-class Limiter:
-    """How many requests may be under way: halved when the server says 429, one more for each windowful it accepts.
-
-    As in TCP, answers to requests that were under way at the last halving say nothing new, so they do not halve again.
-    """
-
-    def __init__(self, *, start: int = 16, ceiling: int = 64) -> None:
-        self.limit = float(start)
-        self.in_flight = 0
-        self._ceiling = float(ceiling)
-        self._halved = float("-inf")
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for their turn."""
-        return len(self._waiting)
-
-    async def acquire(self) -> None:
-        """Wait for a turn, first come first served."""
-        if self.in_flight < int(self.limit) and not self._waiting:
-            self.in_flight += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release()  # the turn had come already: pass it on
-            else:
-                self._waiting.remove(turn)
-            raise
-
-    def release(self) -> None:
-        """End a turn."""
-        self.in_flight -= 1
-        self._wake()
-
-    def accepted(self) -> None:
-        """The server took a request."""
-        if self.in_flight + 1 >= int(self.limit):  # a limit that is not reached tells nothing about what it could be
-            self.limit = min(self._ceiling, self.limit + 1 / self.limit)
-            self._wake()
-
-    def throttled(self, sent: float) -> None:
-        """The server refused a request that was sent at that (monotonic) time as one too many."""
-        if sent >= self._halved:
-            self.limit = max(1.0, self.limit / 2)
-            self._halved = time.monotonic()
-
-    def _wake(self) -> None:
-        while self._waiting and self.in_flight < int(self.limit):
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self.in_flight += 1
-                turn.set_result(None)
-
-
 class Client:
     """One API server, as one user. An async context manager; everything is closed at its end."""
 
@@ -126,9 +68,11 @@ class Client:
         self.name = name
         """Which cluster this is, for people."""
         self.limiter = Limiter()
+        self.requests = Requests()
+        """Every request that was sent, retries too; other threads may read it."""
         self._user_agent = user_agent or f"farlet/{__version__} ({name})"
         self._credentials = Credentials(connection)
-        self._sessions = _Sessions()
+        self._sessions = Sessions()
         self._check: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -155,6 +99,10 @@ class Client:
     def source(self) -> str:
         """Where address and credentials were read, for people."""
         return self._credentials.source
+
+    def expiries(self) -> dict[str, float]:
+        """When its certificate and its token end, in seconds of the epoch, as far as that is known."""
+        return self._credentials.expiries()
 
     async def access(self) -> Access:
         """Address, headers and TLS for whoever talks to the server without this client, such as an upgrade."""
@@ -233,27 +181,36 @@ class Client:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         timeout: float = TIMEOUT,
         retry: bool = True,
         urgent: bool = False,
     ) -> bytes:
         """Ask and return the body of the answer.
 
-        *timeout* is for the whole call. Without *retry* it is sent once, apart from renewing credentials. What is
-        *urgent*, as a heartbeat, does not wait for its turn.
+        *accept* is the media type of the answer, such as ``METADATA_LIST``. *timeout* is for the whole call. Without
+        *retry* it is sent once, apart from renewing credentials. What is *urgent*, as a heartbeat, does not wait for
+        its turn.
         """
-        call = _Call(self, method, path, params, body, content_type, urgent)
+        call = _Call(self, method, path, params, body, content_type, accept, urgent)
         try:
             async with asyncio.timeout(timeout):
                 return await call.run(attempts=ATTEMPTS if retry else 1, until=time.monotonic() + timeout)
         except TimeoutError:
-            if call.failure is not None:
+            if call.failure is not None and not call.sent:
                 raise call.failure from call.failure.__cause__
-            raise Unreachable(f"{call.what}: the {self.name} API server gave no answer within {timeout:g} s") from None
+            late = f"{call.what}: the {self.name} API server gave no answer within {timeout:g} s"
+            before = f" (before: {call.failure})" if call.failure is not None else ""
+            raise Unreachable(late + before, sent=call.sent) from None
 
     @contextlib.asynccontextmanager
     async def stream(
-        self, path: str, *, params: Mapping[str, str] | None = None, read_timeout: float
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        read_timeout: float,
+        accept: str = "application/json",
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """GET something that comes in lines and has no end, such as a watch; gives the lines, without their ends.
 
@@ -262,33 +219,38 @@ class Client:
         """
         what = f"GET {path}"
         timeout = aiohttp.ClientTimeout(connect=TIMEOUT, sock_connect=CONNECT_TIMEOUT, sock_read=read_timeout)
-        response = await self._open_stream(what, path, params, timeout)
+        response = await self._open_stream(what, path, params, timeout, accept)
         lines = self._lines(response, what, read_timeout)
         try:
             yield lines
         finally:
             await lines.aclose()
-            _abort(response)
+            abort(response)
 
     async def _open_stream(
-        self, what: str, path: str, params: Mapping[str, str] | None, timeout: aiohttp.ClientTimeout
+        self, what: str, path: str, params: Mapping[str, str] | None, timeout: aiohttp.ClientTimeout, accept: str
     ) -> aiohttp.ClientResponse:
         renewed = False
         while True:
             access = await self._credentials.current()
             failure: KubeError
+            sent, status = time.monotonic(), NO_ANSWER
             try:
+                options = self._connection_options(access, {"Accept": accept})
                 response = await self._sessions.streams.request(
-                    "GET", _url(access, path, params), timeout=timeout, **self._connection_options(access, {})
+                    "GET", _url(access, path, params), timeout=timeout, **options
                 )
+                status = response.status
                 if response.status < 300:
                     return response
                 try:
                     failure = await _refusal(response, what)
                 finally:
-                    _abort(response)
+                    abort(response)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 failure = self._unreachable(what, error)
+            finally:
+                self.requests.count(WATCH, status, time.monotonic() - sent)
             if isinstance(failure, Unauthorized):
                 if not renewed and await self._credentials.refused(access):
                     renewed = True
@@ -330,9 +292,9 @@ class Client:
 
     def _connection_options(self, access: Access, headers: Mapping[str, str]) -> dict[str, Any]:
         every = CIMultiDict(access.headers)
+        every["Accept"] = "application/json"
         every.update(headers)
         every["User-Agent"] = self._user_agent
-        every["Accept"] = "application/json"
         # Compressing costs both ends more than it saves: only whole lists would be, and a list is streamed.
         every["Accept-Encoding"] = "identity"
         return {
@@ -344,7 +306,8 @@ class Client:
         }
 
     def _unreachable(self, what: str, error: BaseException) -> Unreachable:
-        failure = Unreachable(f"{what}: the {self.name} API server is not reachable: {_in_words(error)}")
+        text = f"{what}: the {self.name} API server is not reachable: {in_words(error)}"
+        failure = Unreachable(text, sent=not isinstance(error, _NOT_CONNECTED))
         # aiohttp's own errors hold the request's headers or the proxy's password; the system's hold neither
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         if not isinstance(cause, aiohttp.ClientResponseError):
@@ -354,52 +317,6 @@ class Client:
     def _unauthorized(self, failure: Unauthorized, access: Access) -> Unauthorized:
         message = f"{failure.message}: {self._credentials.why_refused(access)}"
         return Unauthorized(failure.status, failure.reason, message, request=failure.request)
-
-
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """End a connection now: closing alone would leave it in TLS's farewell, open for as long as the loop lives."""
-    connection = response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()
-
-
-class _Sessions:
-    """Connections: a bounded pool for requests, and another for streams, so that streams never starve requests."""
-
-    def __init__(self) -> None:
-        self._requests: aiohttp.ClientSession | None = None
-        self._streams: aiohttp.ClientSession | None = None
-
-    def open(self) -> None:
-        self._requests, self._streams = _session(limit=100), _session(limit=_MAX_STREAMS)
-
-    async def close(self) -> None:
-        for session in (self._requests, self._streams):
-            if session is not None:
-                await session.close()
-        self._requests = self._streams = None
-
-    @property
-    def requests(self) -> aiohttp.ClientSession:
-        if self._requests is None:
-            raise RuntimeError("the client is not open: use it in `async with`")
-        return self._requests
-
-    @property
-    def streams(self) -> aiohttp.ClientSession:
-        if self._streams is None:
-            raise RuntimeError("the client is not open: use it in `async with`")
-        return self._streams
-
-
-def _session(limit: int) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=limit, keepalive_timeout=_IDLE),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=1 << 18,
-        trust_env=False,
-    )
 
 
 class _Call:
@@ -413,20 +330,25 @@ class _Call:
         params: Mapping[str, str] | None,
         body: bytes | None,
         content_type: str,
+        accept: str,
         urgent: bool,
     ) -> None:
         self.what = f"{method} {path}"
         self.failure: KubeError | None = None
         """Why the last attempt did not get through."""
+        self.sent = False
+        """Whether an attempt is under way, or its answer never came."""
         self._client = client
         self._method = method
         self._path = path
         self._params = params
         self._body = body
-        self._headers = {"Content-Type": content_type} if body is not None else {}
+        self._headers = {"Accept": accept} | ({"Content-Type": content_type} if body is not None else {})
         self._urgent = urgent
+        self._until = 0.0
 
     async def run(self, *, attempts: int, until: float) -> bytes:
+        self._until = until
         renewed = False
         attempt = 1
         while True:
@@ -473,26 +395,32 @@ class _Call:
             client._check()
         options = client._connection_options(access, self._headers)
         failure: KubeError
+        sent, status = time.monotonic(), NO_ANSWER
+        self.sent = True
         try:
             async with client._sessions.requests.request(
                 self._method,
                 _url(access, self._path, self._params),
                 data=self._body,
-                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT),
+                timeout=_connect_timeout(self._until - sent),
                 **options,
             ) as response:
+                status = response.status
                 try:
                     if response.status < 300:
                         return await _read(response, self.what)
                     failure = await _refusal(response, self.what)
                 except BaseException:  # a cancellation too: what was not read to its end cannot be used again
-                    _abort(response)
+                    abort(response)
                     raise
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             failure = client._unreachable(self.what, error)
             if _repeatable(error, self._method):
                 failure = _NotDone(failure)
-        if isinstance(failure, ApiError) and _not_processed(failure):
+        finally:
+            client.requests.count(self._method, status, time.monotonic() - sent)
+        self.sent = False
+        if isinstance(failure, ApiError) and failure.is_not_processed():
             failure = _NotDone(failure)
         raise failure
 
@@ -505,19 +433,17 @@ class _NotDone(KubeError):
         self.failure = failure
 
 
-def _not_processed(error: ApiError) -> bool:
-    """Whether the server says that it has done nothing and may be asked again."""
-    if isinstance(error, TooManyRequests):
-        # An eviction that a disruption budget forbids has the same status, but nothing to do with our pace.
-        return not error.has_cause("DisruptionBudget")
-    return isinstance(error, ServerError) and error.status == 503 and error.retry_after is not None
+def _connect_timeout(left: float) -> aiohttp.ClientTimeout:
+    """Shorter than what is left of the call: a connection that was not made is to be told from a silent server."""
+    seconds = min(CONNECT_TIMEOUT, max(0.9 * left, 0.01))
+    return aiohttp.ClientTimeout(sock_connect=seconds, ceil_threshold=CONNECT_TIMEOUT)
 
 
 def _repeatable(error: BaseException, method: str) -> bool:
     """Whether a request that failed so may be sent again: it only reads, or the connection for it was never made."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return False  # no better the next time
-    return method == "GET" or isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return method == "GET" or isinstance(error, _NOT_CONNECTED)
 
 
 def _pause(failure: KubeError, attempt: int) -> float:
@@ -556,31 +482,3 @@ async def _refusal(response: aiohttp.ClientResponse, what: str) -> ApiError:
     body = await _read(response, what)
     phrase = response.reason or ""
     return _error_of_answer(what, response.status, phrase, body, response.headers.get("Retry-After"))
-
-
-def _in_words(error: BaseException) -> str:
-    """What went wrong, for people; without what aiohttp would add of the request."""
-    match error:
-        case aiohttp.ClientHttpProxyError():
-            return f"the proxy refuses: {error.status} {error.message}"
-        case aiohttp.ClientProxyConnectionError():
-            return f"the proxy {error.host}:{error.port} cannot be reached: {error.os_error.strerror or error.os_error}"
-        case aiohttp.ClientConnectorCertificateError():
-            reason = error.certificate_error
-            text = getattr(reason, "verify_message", "") or str(reason)
-            return f"its certificate is not trusted: {text} (is the certificate-authority of the kubeconfig right?)"
-        case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
-            return f"TLS failed: {getattr(error, 'reason', '') or getattr(error, 'os_error', error)}"
-        case aiohttp.ClientConnectorDNSError():
-            return f"the name {error.host!r} cannot be resolved"
-        case aiohttp.ClientConnectorError():
-            return f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error}"
-        case aiohttp.ConnectionTimeoutError():
-            return f"no connection within {CONNECT_TIMEOUT:g} s"
-        case TimeoutError():
-            return "it was silent for too long"
-        case aiohttp.ServerDisconnectedError():
-            return "it closed the connection before it answered"
-        case aiohttp.ClientResponseError():
-            return f"it does not speak HTTP as expected: {error.message}"
-    return str(error) or type(error).__name__

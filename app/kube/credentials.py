@@ -11,6 +11,7 @@ import base64
 import binascii
 import contextlib
 import datetime
+import functools
 import logging
 import os
 import re
@@ -73,6 +74,18 @@ class Credentials:
     def source(self) -> str:
         """Where they come from, for people."""
         return self._connection.source
+
+    def expiries(self) -> dict[str, float]:
+        """When what is in use ends, where that is known: the ``certificate`` of the client, and the ``token``.
+
+        What a plugin gives counts as a token. Other threads may ask.
+        """
+        access, certificate = self._access, self._connection.user.certificate
+        found = {
+            "certificate": expiry_of_certificate(certificate) if certificate else None,
+            "token": access.expires if access is not None else None,
+        }
+        return {kind: moment for kind, moment in found.items() if moment is not None}
 
     async def current(self) -> Access:
         """What to use now."""
@@ -186,6 +199,17 @@ def expiry_of_token(token: str) -> float | None:
         return None
     end = claims.get("exp") if isinstance(claims, dict) else None
     return float(end) if isinstance(end, int | float) else None
+
+
+@functools.lru_cache(maxsize=8)
+def expiry_of_certificate(pem: bytes) -> float | None:
+    """When the first certificate ends, in seconds of the epoch; None if there is none that can be read."""
+    from cryptography import x509  # not needed where credentials are tokens
+
+    try:
+        return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc.timestamp()
+    except ValueError:
+        return None
 
 
 # ---------------------------------------------------------------------- TLS

@@ -17,6 +17,9 @@ import msgspec
 _OTHER_UID = re.compile(r"\bUID in (the )?precondition")
 """The registry and the storage below it say it in different words, and neither in the details."""
 
+_UNCALLED = "failed calling webhook"
+"""How the API server says that admission could not ask somebody, and so was not passed."""
+
 _FOREIGN_TEXT = 200
 """Characters shown of an answer that is not a Kubernetes Status, such as a gateway's page."""
 
@@ -24,13 +27,28 @@ _FOREIGN_TEXT = 200
 class KubeError(Exception):
     """Anything that goes wrong with an API server."""
 
+    def may_be_done(self) -> bool:
+        """Whether a write that failed so may have been done all the same; False only where that is certain."""
+        return True
+
 
 class ConfigError(KubeError):
     """The kubeconfig, or what it refers to, cannot be used; trying again changes nothing until somebody mends it."""
 
+    def may_be_done(self) -> bool:
+        return False
+
 
 class Unreachable(KubeError):
     """No whole answer came: the connection failed, broke or was silent. Whether a write was done is not known."""
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+        """Whether anything was sent; False where no connection was made."""
+
+    def may_be_done(self) -> bool:
+        return self.sent
 
 
 class ApiError(KubeError):
@@ -63,9 +81,29 @@ class ApiError(KubeError):
         where = f"{self.request}: " if self.request else ""
         return f"{where}{self.status} {self.reason}: {self.message}" if self.reason else f"{where}{self.message}"
 
+    def may_be_done(self) -> bool:
+        """A refusal is certain. What fails inside the server is not: etcd may have it, and answer too late.
+
+        Webhooks are called before that. 408 is a gateway's, which has waited for whom is not known.
+        """
+        if self.status >= 500:
+            uncalled = any(str(cause.get("message")).startswith(_UNCALLED) for cause in self._causes())
+            return not (self.is_not_processed() or (self.reason == "InternalError" and uncalled))
+        return self.status == 408
+
+    def is_not_processed(self) -> bool:
+        """Whether the server says that it has done nothing and may be asked again."""
+        # An eviction that a disruption budget forbids has the same status, but nothing to do with our pace.
+        braked = self.status == 429 and not self.has_cause("DisruptionBudget")
+        return braked or (self.status == 503 and self.retry_after is not None)
+
     def has_cause(self, reason: str) -> bool:
         """Whether the details name this cause, such as ``DisruptionBudget``."""
         return any(cause.get("reason") == reason for cause in self._causes())
+
+    def has_no_namespace(self) -> bool:
+        """Whether an object could not be made because its namespace is not there, or is being deleted."""
+        return self.status == 404 or self.has_cause("NamespaceTerminating")
 
     def is_another_object(self) -> bool:
         """Whether a write was refused because the object is not the one with the given UID.

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 OnChange: TypeAlias = Callable[[Key, Envelope | None, Envelope | None], None]
 """Told of one change: the key, the object before, the object now (None: there was none, there is none)."""
 
+Transform: TypeAlias = Callable[[Envelope], Envelope]
+"""Makes of an object what is kept of it; its name and version must stay."""
+
 _INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 """The annotation of the bookmark that ends a streaming list."""
 
@@ -84,12 +87,15 @@ class Informer:
         label_selector: str | None = None,
         field_selector: str | None = None,
         on_change: OnChange | None = None,
+        transform: Transform | None = None,
         indexers: Mapping[str, Indexer] | None = None,
         streaming: bool = True,
         page_size: int = 500,
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         """*on_change* is called in the middle of reading the watch and must be quick; put the key into a queue.
+
+        *transform* is given each object that arrives, and what it returns is kept: less, where less is needed.
 
         *streaming* is whether to try a streaming list (one watch that begins with all objects) before a chunked one.
         """
@@ -104,6 +110,7 @@ class Informer:
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._selectors = {name: text for name, text in selectors.items() if text}
         self._on_change = on_change
+        self._transform = transform
         self._page_size = page_size
         self._timing = timing
         self._backoff = _Backoff(*timing.backoff)
@@ -138,6 +145,15 @@ class Informer:
     def by_index(self, name: str, value: str) -> Sequence[Envelope]:
         """The objects for which the indexer of this name gave this value."""
         return self._store.by_index(name, value)
+
+    def each_by_index(self, name: str, values: Sequence[str]) -> Sequence[tuple[Envelope, ...]]:
+        """The same for each of several values."""
+        return self._store.each_by_index(name, values)
+
+    def has_reached(self, _namespace: str, resource_version: str) -> bool:
+        """Whether it knows all that happened up to this version: what was made then and is not here is gone again."""
+        ours = self._resource_version
+        return ours.isdecimal() and resource_version.isdecimal() and int(ours) >= int(resource_version)
 
     def listen(self, on_change: OnChange) -> None:
         """Tell this one of changes; it is called in the middle of reading the watch and must be quick."""
@@ -299,7 +315,11 @@ class Informer:
     def _known(self, new: Envelope) -> Envelope:
         """The version that is held already where it is the same one, so that a relist does not hold all twice."""
         old = self._store.get(new.key)
+        new = self._kept(new)
         return old if old is not None and old == new else new
+
+    def _kept(self, new: Envelope) -> Envelope:
+        return new if self._transform is None else self._transform(new)
 
     def _replace(self, found: dict[Key, Envelope], resource_version: str) -> None:
         """A list is complete."""
@@ -321,7 +341,9 @@ class Informer:
             self._resource_version = _version_of(content)
             return
         self._resource_version = content.resource_version
-        self._report(self._store.remove(content.key) if kind == objects.DELETED else self._store.put(content))
+        self._report(
+            self._store.remove(content.key) if kind == objects.DELETED else self._store.put(self._kept(content))
+        )
 
     def _report(self, changes: Sequence[Change]) -> None:
         self.counts.changes += len(changes)

@@ -39,6 +39,11 @@ class Cache(Protocol):
 
     def by_index(self, name: str, value: str) -> Sequence[Envelope]: ...
 
+    def each_by_index(self, name: str, values: Sequence[str]) -> Sequence[tuple[Envelope, ...]]: ...
+
+    def has_reached(self, namespace: str, resource_version: str) -> bool:
+        """Whether it knows all that happened in a namespace up to this version."""
+
     def listen(self, on_change: OnChange) -> None: ...
 
     async def run(self) -> None: ...
@@ -84,6 +89,16 @@ class Informers:
 
     def by_index(self, name: str, value: str) -> Sequence[Envelope]:
         return [envelope for informer in self._informers.values() for envelope in informer.by_index(name, value)]
+
+    def each_by_index(self, name: str, values: Sequence[str]) -> Sequence[tuple[Envelope, ...]]:
+        every: Sequence[tuple[Envelope, ...]] = [()] * len(values)
+        for informer in self._informers.values():
+            every = [had + found for had, found in zip(every, informer.each_by_index(name, values), strict=True)]
+        return every
+
+    def has_reached(self, namespace: str, resource_version: str) -> bool:
+        informer = self._informers.get(namespace)
+        return informer is not None and informer.has_reached(namespace, resource_version)
 
     def listen(self, on_change: OnChange) -> None:
         for informer in self._informers.values():

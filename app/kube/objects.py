@@ -91,6 +91,10 @@ class Envelope(Struct, frozen=True, gc=False):
         """Decoded anew (1 µs or two) each time, which is what lets ten thousand objects be held cheaply."""
         return _METADATA.decode(self.raw_metadata)
 
+    def whole_metadata(self) -> Object:
+        """All of ``metadata``, as the caller's own."""
+        return _OBJECT.decode(self.raw_metadata)
+
     def object(self) -> Object:
         """The whole object, as the caller's own: everything that the server sent but ``managedFields``."""
         return dict(self._parts())

@@ -66,13 +66,18 @@ PERSISTENT_VOLUME_CLAIMS: Final = Resource("v1", "PersistentVolumeClaim", "persi
 PODS: Final = Resource("v1", "Pod", "pods")
 RESOURCE_QUOTAS: Final = Resource("v1", "ResourceQuota", "resourcequotas")
 SECRETS: Final = Resource("v1", "Secret", "secrets")
+SERVICES: Final = Resource("v1", "Service", "services")
 SERVICE_ACCOUNTS: Final = Resource("v1", "ServiceAccount", "serviceaccounts")
 DAEMON_SETS: Final = Resource("apps/v1", "DaemonSet", "daemonsets")
+DEPLOYMENTS: Final = Resource("apps/v1", "Deployment", "deployments")
 REPLICA_SETS: Final = Resource("apps/v1", "ReplicaSet", "replicasets")
+STATEFUL_SETS: Final = Resource("apps/v1", "StatefulSet", "statefulsets")
+CRON_JOBS: Final = Resource("batch/v1", "CronJob", "cronjobs")
 JOBS: Final = Resource("batch/v1", "Job", "jobs")
 CERTIFICATE_SIGNING_REQUESTS: Final = Resource(
     "certificates.k8s.io/v1", "CertificateSigningRequest", "certificatesigningrequests", namespaced=False
 )
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
 LEASES: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
 RUNTIME_CLASSES: Final = Resource("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", namespaced=False)
 SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(
@@ -80,4 +85,17 @@ SELF_SUBJECT_ACCESS_REVIEWS: Final = Resource(
 )
 SELF_SUBJECT_RULES_REVIEWS: Final = Resource(
     "authorization.k8s.io/v1", "SelfSubjectRulesReview", "selfsubjectrulesreviews", namespaced=False
+)
+NAMESPACE_OFFLOADINGS: Final = Resource("farlet.dev/v1alpha1", "NamespaceOffloading", "namespaceoffloadings")
+MUTATING_WEBHOOK_CONFIGURATIONS: Final = Resource(
+    "admissionregistration.k8s.io/v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    namespaced=False,
+)
+VALIDATING_WEBHOOK_CONFIGURATIONS: Final = Resource(
+    "admissionregistration.k8s.io/v1",
+    "ValidatingWebhookConfiguration",
+    "validatingwebhookconfigurations",
+    namespaced=False,
 )

@@ -11,6 +11,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from app.kube.client import Client, PatchKind
 from app.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
@@ -84,6 +85,12 @@ class NodeController:
     def on_change(self, _key: Key, _old: Envelope | None, _new: Envelope | None) -> None:
         self._wake.set()
 
+    def set_address(self, address: str) -> None:
+        """Where the node is reached from now on."""
+        log.warning("node %s is at %s now, not at %s", self._options.name, address, ", ".join(self._options.addresses))
+        self._options = replace(self._options, addresses=(address,))
+        self._wake.set()
+
     def on_reach(self, reach: Reach) -> None:
         if reach.reachable:
             self._health, self._keep_away = conditions.healthy(), False
@@ -139,10 +146,15 @@ class NodeController:
             pass
         self._wake.clear()
 
-    async def stopped(self) -> None:
-        """Say that nobody looks after this node any more."""
+    async def stopped(self, timeout: float) -> None:
+        """Say that nobody looks after this node any more; a courtesy, so that it never fails, nor takes longer."""
         self._health = conditions.stopped(_now())
-        await self._sync()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._sync()
+        except (KubeError, NodeError, TimeoutError) as error:
+            why = str(error) or f"no answer within {timeout:g} s"
+            log.warning("node %s could not say that Farlet was stopped: %s", self._options.name, why)
 
     async def _sync(self) -> None:
         envelope = self._own_node.get(Key("", self._options.name))

@@ -6,13 +6,13 @@ wait in the remote cluster where nobody looks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from app.kube.objects import Object
 from app.names import LABEL_TYPE, LABEL_VIRTUAL_NODE, TYPE_VIRTUAL_KUBELET
+from app.node.selector import any_term_allows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +82,4 @@ def _affinity_allows(node_affinity: Object | None, name: str, labels: Mapping[st
     required = (node_affinity or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     if not required:
         return True
-    return any(_term_allows(term, name, labels) for term in required.get("nodeSelectorTerms") or [])
-
-
-def _term_allows(term: Object, name: str, labels: Mapping[str, str]) -> bool:
-    expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
-    if not expressions and not fields:
-        return False  # an empty term selects nothing
-    return all(_matches(e, labels) for e in expressions) and all(_matches(f, {"metadata.name": name}) for f in fields)
-
-
-def _matches(expression: Object, labels: Mapping[str, str]) -> bool:
-    values, actual = expression.get("values") or [], labels.get(expression["key"])
-    match expression.get("operator"):
-        case "In":
-            return actual in values
-        case "NotIn":
-            return actual not in values
-        case "Exists":
-            return actual is not None
-        case "DoesNotExist":
-            return actual is None
-        case "Gt":
-            return _is_integer(actual) and int(str(actual)) > int(values[0])
-        case "Lt":
-            return _is_integer(actual) and int(str(actual)) < int(values[0])
-    return False
-
-
-def _is_integer(text: str | None) -> bool:
-    return text is not None and re.fullmatch(r"-?[0-9]{1,18}", text) is not None
+    return any_term_allows(required.get("nodeSelectorTerms") or [], name, labels)

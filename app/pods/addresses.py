@@ -27,6 +27,11 @@ class IpMap:
         rules.sort(key=lambda rule: rule[0].prefixlen, reverse=True)  # the narrowest network decides
         return cls(tuple(rules))
 
+    def inverse(self) -> IpMap:
+        """The way back."""
+        rules = [(target, source) for source, target in self.rules]
+        return IpMap(tuple(sorted(rules, key=lambda rule: rule[0].prefixlen, reverse=True)))
+
     def translate(self, ip: str) -> str:
         """The local address for a remote one."""
         try:

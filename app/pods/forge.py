@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
+
 from app import names
 from app.kube.objects import Object
 from app.names import MARK_METADATA, MARK_RESOURCES, MARK_SPEC, MARKS
@@ -61,6 +63,10 @@ _TOKEN_VOLUME_PREFIX: Final = "kube-api-access-"
 _IDENTITY_PROJECTIONS: Final = ("serviceAccountToken", "podCertificate")
 _ENDLESS: Final = 2**31 - 1
 
+_ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder()
+_SORTED: Final = json.JSONEncoder(sort_keys=True)
+
 TwinKind = Literal["ReplicaSet", "Job"]
 
 
@@ -87,6 +93,8 @@ class ForgeOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     """What every remote pod gets."""
 
+    root_ca: str | None = None
+    """The ConfigMap with the local cluster's root CA; None: the remote's own is used."""
     allow_host: bool = False
     """Whether pods may use the remote nodes' network, processes, files and devices."""
     allow_daemon_sets: bool = False
@@ -132,6 +140,8 @@ def forge_template(pod: Object, remote_namespace: str, options: ForgeOptions) ->
     view = view_of(pod, options, metadata)
     for container in containers_of(spec):
         forge_container(container, view, token_volumes)
+        _rename_root_ca(container, options)
+    _rename_root_ca(spec, options)
     metadata["annotations"].update(rewrite_volumes(spec, view))
     template = {"metadata": metadata, "spec": spec}
     metadata["annotations"].update(marks(template))
@@ -143,6 +153,7 @@ def forge_ephemeral_container(container: Object, pod: Object, options: ForgeOpti
     forged: Object = clone(container)
     token_volumes = {volume["name"] for volume in pod["spec"].get("volumes") or [] if _is_token_volume(volume)}
     forge_container(forged, view_of(pod, options, _forge_metadata(pod, options)), token_volumes)
+    _rename_root_ca(forged, options)
     return forged
 
 
@@ -191,12 +202,8 @@ def containers_of(spec: Object) -> Iterator[Object]:
 
 
 def clone(value: Any) -> Any:
-    """A deep copy of JSON; five times as fast as ``copy.deepcopy``, which looks for cycles."""
-    if isinstance(value, dict):
-        return {key: clone(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [clone(item) for item in value]
-    return value
+    """A deep copy of JSON, through its text: much faster than to walk through it."""
+    return _DECODER.decode(_ENCODER.encode(value))
 
 
 # ---------------------------------------------------------------------- metadata
@@ -340,5 +347,31 @@ def _identity_sources(volume: Object) -> list[Object]:
     return [source for source in sources if any(kind in source for kind in _IDENTITY_PROJECTIONS)]
 
 
+# ---------------------------------------------------------------------- the root CA
+
+
+def _rename_root_ca(holder: Object, options: ForgeOptions) -> None:
+    """Let a container, or the volumes of a spec, use the local cluster's root CA where they use one."""
+    if options.root_ca is None:
+        return
+    for reference in (*_environment_config_maps(holder), *_volume_config_maps(holder)):
+        if reference.get("name") == names.ROOT_CA:
+            reference["name"] = options.root_ca
+
+
+def _environment_config_maps(container: Object) -> Iterator[Object]:
+    yield from (source["configMapRef"] for source in container.get("envFrom") or [] if source.get("configMapRef"))
+    for variable in container.get("env") or []:
+        if reference := (variable.get("valueFrom") or {}).get("configMapKeyRef"):
+            yield reference
+
+
+def _volume_config_maps(spec: Object) -> Iterator[Object]:
+    for volume in spec.get("volumes") or []:
+        for source in (volume, *((volume.get("projected") or {}).get("sources") or [])):
+            if source.get("configMap"):
+                yield source["configMap"]
+
+
 def _fingerprint(value: Any) -> str:
-    return short_hash(json.dumps(value, sort_keys=True))
+    return short_hash(_SORTED.encode(value))

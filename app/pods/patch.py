@@ -56,6 +56,12 @@ def dropped_fields(sent: Object, stored: Object) -> Paths:
     return frozenset(_dropped(_bare(sent), stored, ()))
 
 
+def is_stored(desired: Object, stored: Object) -> bool:
+    """Whether a status is, after a patch, what it was meant to be, and nothing else: nobody wrote in between."""
+    have, want = ({key: value for key, value in _bare(each).items() if key not in KEPT} for each in (stored, desired))
+    return _by_key(have.pop("conditions", []), "type") == _by_key(want.pop("conditions", []), "type") and have == want
+
+
 def _changes(old: Object, new: Object) -> Object:
     changes: Object = {}
     for field in sorted(old.keys() | new.keys()):

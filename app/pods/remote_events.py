@@ -42,7 +42,7 @@ from app.kube.errors import (
 from app.kube.objects import Envelope, Key, Object
 from app.kube.queue import Result, WorkQueue, done, requeue_after
 from app.kube.resources import EVENTS
-from app.pods.controller import BY_UID, by_pod_uid
+from app.pods.known import BY_UID, by_pod_uid
 from app.pods.warnings import Mode, event_patch, identity, is_folded, local_event
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class RemoteEvents:
         self._told: OrderedDict[str, _Told] = OrderedDict()
         self._early: OrderedDict[str, _Early] = OrderedDict()
         self._some_early = asyncio.Event()
-        self._queue: WorkQueue[str] = WorkQueue("remote events", limit=2 * REMEMBERED)
+        self.queue: WorkQueue[str] = WorkQueue("remote events", limit=2 * REMEMBERED)
         self._feeds = [
             Feed(remote, namespace, _SELECTORS[mode], self.take, self._room, timing)
             for namespace in (namespaces if namespaces is not None else [None])
@@ -219,7 +219,7 @@ class RemoteEvents:
         if not self._feeds:
             return
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._queue.run(self._write, _WRITERS))
+            group.create_task(self.queue.run(self._write, _WRITERS))
             group.create_task(self._look_again())
             for feed in self._feeds:
                 group.create_task(feed.run())
@@ -294,7 +294,7 @@ class RemoteEvents:
         if told.count is not None and wanted["count"] <= told.count:
             return
         told.wanted = wanted
-        if not self._queue.add(key):
+        if not self.queue.add(key):
             del self._told[key]
             self.counts.dropped += 1
         elif len(self._told) > REMEMBERED:
@@ -303,7 +303,7 @@ class RemoteEvents:
 
     async def _room(self) -> None:
         """Wait while there is much to write."""
-        while len(self._queue) > WAITING:  # noqa: ASYNC110 - a queue tells nobody that it became shorter
+        while len(self.queue) > WAITING:  # noqa: ASYNC110 - a queue tells nobody that it became shorter
             await asyncio.sleep(0.1)
 
     async def _write(self, key: str) -> Result:
@@ -317,7 +317,7 @@ class RemoteEvents:
         try:
             wrote = await self._bring_up_to_date(told, wanted)
         except KubeError as error:
-            if _may_pass(error) and self._queue.failures(key) < _ATTEMPTS:
+            if _may_pass(error) and self.queue.failures(key) < _ATTEMPTS:
                 raise
             self._give_up(wanted, error)
             wrote = False

@@ -34,6 +34,9 @@ def up(
     isolated: Annotated[
         bool, typer.Option("--isolated", help="No routes between the clusters' pods; nodes still reach each other.")
     ] = False,
+    dual_stack: Annotated[
+        bool, typer.Option("--dual-stack", help="Services of both IP families; without real nodes.")
+    ] = False,
     fleet: FleetOption = DEFAULT,
 ) -> None:
     """Start clusters, or what is missing of them.
@@ -51,6 +54,7 @@ def up(
         kwok_nodes=kwok_nodes if "kwok" in kinds else 0,
         metrics=metrics,
         isolated=isolated,
+        dual_stack=dual_stack,
     )
     for cluster in target.clusters():
         typer.echo(f"{cluster.name}: export KUBECONFIG={cluster.kubeconfig}")
@@ -68,11 +72,13 @@ def prepare() -> None:
 
     Installs Debian packages, builds Kubernetes and the rest, makes the images; later starts then take seconds.
     """
-    from devcluster import fleet
+    from devcluster import binaries, fleet
     from devcluster.cluster import ClusterSpec
+    from devcluster.gomodules.recipes import PROMETHEUS
 
     fleet.check_means()
     fleet.prepare([ClusterSpec("any", 1, real=True, kwok=True, metrics=True)])
+    binaries.ensure(PROMETHEUS.programs)  # no part of a cluster, but the tests look at Farlet with it
 
 
 def down(

@@ -91,7 +91,8 @@ def _beside(fleet: str, arguments: Sequence[str]) -> None:
     from devcluster.process import Command
 
     command = Command([sys.executable, "-m", "app", *arguments], env={"PYTHONPATH": str(_CHECKOUT), **_ANY_PORT})
-    Fleet(fleet).cluster("local").companion("farlet").start(command)
+    name = "farlet" if arguments[0] == "run" else f"farlet-{arguments[0]}"
+    Fleet(fleet).cluster("local").companion(name).start(command)
 
 
 def _child(at_end: contextlib.ExitStack, folder: Path, arguments: Sequence[str]) -> None:
@@ -121,7 +122,7 @@ def _own(local: Path | None, remote: Path | None, image: str, cache: Path) -> St
         if not path.is_file():
             raise DevclusterError(f"kubeconfig {path} does not exist")
     sides = Side("local", local.absolute()), Side("remote", remote.absolute())
-    return Stage(*sides, _kubectl_for_others(), image, cache, ours=False)
+    return Stage(*sides, _kubectl_for_others(), image, cache)
 
 
 def _ours(fleet: str, cache: Path) -> Stage:
@@ -132,7 +133,8 @@ def _ours(fleet: str, cache: Path) -> Stage:
 
     clusters = Fleet(fleet)
     sides = [Side(name, clusters.cluster(name).kubeconfig) for name in ("local", "remote")]
-    return Stage(sides[0], sides[1], ensure(["kubectl"])["kubectl"], BUSYBOX_IMAGE, cache)
+    address = str(clusters.cluster("local").layout.gateway)
+    return Stage(sides[0], sides[1], ensure(["kubectl"])["kubectl"], BUSYBOX_IMAGE, cache, address=address)
 
 
 def _kubectl_for_others() -> Path:

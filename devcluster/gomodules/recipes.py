@@ -31,6 +31,9 @@ class Recipe:
     programs: Mapping[str, str]
     """Binary -> Go package."""
 
+    tags: tuple[str, ...] = ()
+    """Go build tags, such as those that leave out what no cluster here has."""
+
     variables: Mapping[str, str] = field(default_factory=dict)
     """Go variables set by the linker: without them a program says that it is version 0.0.0."""
 
@@ -58,7 +61,8 @@ class Recipe:
         and without it the modules after Kubernetes take seconds instead of minutes.
         """
         linker = ["-s", "-w", *(f"-X={name}={value}" for name, value in self.variables.items())]
-        return ("-mod=readonly", "-buildvcs=false", f"-ldflags={' '.join(linker)}")
+        tags = [f"-tags={','.join(self.tags)}"] if self.tags else []
+        return ("-mod=readonly", "-buildvcs=false", *tags, f"-ldflags={' '.join(linker)}")
 
     @property
     def key(self) -> str:
@@ -103,6 +107,33 @@ KUBERNETES: Final = Recipe(
     disk_gib=6.0,
 )
 
+PROMETHEUS: Final = Recipe(
+    name="prometheus",
+    # The module of Prometheus 3.12.0 is v0.312.0: Go has its own idea of what 3 in a version means.
+    version=versions.PROMETHEUS_MODULE,
+    requires="github.com/prometheus/prometheus",
+    programs={name: f"github.com/prometheus/prometheus/cmd/{name}" for name in ("prometheus", "promtool")},
+    # Every other service discovery is a cloud's whole client; without its assets there is no web interface.
+    tags=("remove_all_sd", "enable_kubernetes_sd"),
+    variables={"github.com/prometheus/common/version.Version": versions.PROMETHEUS},
+    # Its tracing needs a vocabulary that came after the version that Kubernetes has.
+    # golang.org/x/tools is only required, no package of it is built.
+    unaligned=frozenset({"golang.org/x/tools"}).union(
+        f"go.opentelemetry.io/{module}"
+        for module in (
+            "contrib/instrumentation/net/http/otelhttp",
+            "otel",
+            "otel/exporters/otlp/otlptrace",
+            "otel/exporters/otlp/otlptrace/otlptracegrpc",
+            "otel/metric",
+            "otel/sdk",
+            "otel/trace",
+            "proto/otlp",
+        )
+    ),
+    disk_gib=2.0,
+)
+
 RECIPES: Final = (
     KUBERNETES,
     Recipe(
@@ -140,6 +171,7 @@ RECIPES: Final = (
         programs={"local-path-provisioner": "github.com/rancher/local-path-provisioner"},
         variables={"main.VERSION": f"v{versions.LOCAL_PATH_PROVISIONER}"},
     ),
+    PROMETHEUS,
     Recipe(
         name="pause",
         version=versions.PAUSE,

@@ -88,7 +88,8 @@ def _build_list(toolchain: golang.Toolchain, recipe: Recipe) -> dict[str, str]:
     """Module -> version, of the modules that hold a package of the programs."""
     version = "{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}"
     template = "{{with .Module}}{{if not .Main}}{{.Path}} " + version + "{{end}}{{end}}"
-    out = _go(toolchain, recipe.source, "list", "-deps", "-f", template, *recipe.programs.values())
+    tags = f"-tags={','.join(recipe.tags)}"
+    out = _go(toolchain, recipe.source, "list", "-deps", tags, "-f", template, *recipe.programs.values())
     return {path: version for path, _, version in (line.partition(" ") for line in out.splitlines() if line)}
 
 

@@ -13,6 +13,12 @@ def server(problem: str | None = None) -> HealthServer:
     return HealthServer(live={"loop": lambda: None}, ready={"caches": lambda: problem, "other": lambda: None})
 
 
+def test_metrics_only_where_somebody_wants_them_there() -> None:
+    figures = iter([b"one 1\n", b"one 2\n"])
+    health = HealthServer(live={}, ready={}, metrics=lambda: next(figures))
+    assert [health.answer("/metrics"), health.answer("/metrics?x=y")] == [(200, "one 1\n"), (200, "one 2\n")]
+
+
 @pytest.mark.parametrize(
     ("problem", "target", "status", "text"),
     [

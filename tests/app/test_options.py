@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,36 @@ def test_the_program_says_so_in_one_line_and_ends_with_2() -> None:
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("farlet run: --pod-cidr-map: 'here=there'")
     assert result.stderr.count("\n") == 1
+
+
+def test_what_is_reflected() -> None:
+    chosen = options.check(settings(reflect=("secrets=none",), not_reflected_labels=("team/*",)))
+    rules = options.reflection_rules(chosen)
+    assert not rules.wanted("secrets", {})
+    assert rules.wanted("configmaps", {})
+    assert rules.labels({"team/a": "", "b": "", "argocd.argoproj.io/instance": ""}) == {"b": ""}
+
+
+@pytest.mark.parametrize(
+    ("reflect", "missing", "name"),
+    [
+        ((), frozenset(), "kube-root-ca.crt-home"),
+        (("configmaps=none",), frozenset({"secrets"}), "kube-root-ca.crt-home"),
+        (("configmaps=off",), frozenset(), None),
+        ((), frozenset({"configmaps"}), None),
+    ],
+)
+def test_pods_use_the_local_root_ca_where_it_is_reflected(
+    reflect: tuple[str, ...], missing: frozenset[str], name: str | None
+) -> None:
+    forged = options.forge_options(settings(reflect=reflect), replace(FACTS, not_reflected=missing))
+    assert forged.root_ca == name
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [({"reflect": ("pods=all",)}, "--reflect"), ({"local_cidr_map": ("10.0.0.0/8",)}, "--local-cidr-map")],
+)
+def test_what_cannot_be_reflected_is_refused(given: dict[str, Any], flag: str) -> None:
+    with pytest.raises(SettingsError, match=flag):
+        options.check(settings(**given))

@@ -211,6 +211,12 @@ def namespace(name: str, local: str | None = "shop", origin: str = ORIGIN, *, de
     return {"metadata": metadata}
 
 
+def mapped(name: str) -> Object:
+    content = namespace(name)
+    content["metadata"]["annotations"][names.ANNOTATION_MAPPED_BY] = "offloading"
+    return content
+
+
 @pytest.mark.parametrize(
     ("candidate", "made"),
     [
@@ -221,6 +227,7 @@ def namespace(name: str, local: str | None = "shop", origin: str = ORIGIN, *, de
         (namespace(remote_name("shop", ORIGIN), origin="other"), False),
         (namespace(remote_name("shop", ORIGIN), deleted=True), False),
         ({"metadata": {"name": "default"}}, False),
+        (mapped("shop"), True),  # made for a NamespaceOffloading, under the name that this asks for
     ],
 )
 def test_which_remote_namespaces_we_made(candidate: Object, made: bool) -> None:

@@ -98,6 +98,26 @@ def test_renewed_in_the_last_third_of_its_life() -> None:
     asyncio.run(test())
 
 
+def test_a_clock_that_is_ahead_does_not_ask_for_one_after_the_other(caplog: pytest.LogCaptureFixture) -> None:
+    """The cluster's clock is right, so that what it signs has ended here before it is served."""
+
+    async def test() -> None:
+        case = Case()
+        case.issuer = Scripted(Clock())
+        case.certificate = Renewed(case.issuer, ["10.0.0.1"], timing=QUICK, clock=case.clock)
+        case.clock.ahead = 2 * DAY
+        async with running(case.run()):
+            await until(lambda: case.used, "issued")
+            await asyncio.sleep(0.2)
+            assert len(case.issuer.asked) == 1
+            case.certificate.set_addresses(["10.0.0.2"])
+            await until(lambda: len(case.used) == 2, "another address does not wait")
+
+    with caplog.at_level(logging.WARNING, "certs"):
+        asyncio.run(test())
+    assert "do the clocks of this machine and of the local cluster differ?" in caplog.text
+
+
 def test_renewed_at_once_when_the_addresses_change() -> None:
     async def test() -> None:
         case = Case(timing=Timing())

@@ -1,4 +1,4 @@
-"""A way to a real API server on which watches, and nothing else, can be stopped.
+"""A way to a real API server on which watches can be stopped, requests refused, and the answer to one lost.
 
 It ends TLS, with the API server's own certificate, so that it can tell a watch from a request; beyond that it passes
 bytes. Connections that carry watches carry nothing else: Farlet keeps them apart from its other requests.
@@ -19,6 +19,13 @@ from devcluster.layout import API_PORT
 from devcluster.pki import write_private
 
 _CHUNK = 64 * 1024
+_STATUS = b'{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"no"}'
+_REFUSAL = b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+    len(_STATUS),
+    _STATUS,
+)
+_LATE = 1.0
+"""Seconds after which a connection breaks whose answer is lost: watches have told of what was done by then."""
 
 
 class Gate:
@@ -36,6 +43,10 @@ class Gate:
         self._server: asyncio.Server | None = None
         self._passages: set[_Passage] = set()
         self._shut = False
+        self._losing = b""
+        self._refusing = b""
+        self.refusals = 0
+        """Requests that were refused so far."""
         self.watches = 0
         """Watches that were let through so far."""
 
@@ -63,6 +74,19 @@ class Gate:
     def open(self) -> None:
         self._shut = False
 
+    def lose_answer(self, request: str) -> None:
+        """Of the next request that begins so (``POST /apis/batch``) the answer never comes: the connection breaks."""
+        self._losing = request.encode()
+
+    def refuse(self, request: str) -> None:
+        """Requests that begin so are forbidden, until something else is; only those without a body."""
+        self._refusing = request.encode()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the answer that was to be lost is."""
+        return not self._losing
+
     # ------------------------------------------------------------------ the inside
 
     def start(self) -> None:
@@ -78,7 +102,7 @@ class Gate:
         async def end() -> None:
             assert self._server is not None
             self._server.close()
-            tasks = [passage.task for passage in self._passages]
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}  # also the TLS handshakes that go on
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -105,10 +129,14 @@ class Gate:
         passage = _Passage()
         passage.task = self._loop.create_task(self._serve(passage, reader, writer))
         self._passages.add(passage)
-        passage.task.add_done_callback(lambda _: self._passages.discard(passage))
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._passages.discard(passage)
+            writer.transport.abort()  # here, since a task that is cancelled before its first step runs nothing
+
+        passage.task.add_done_callback(ended)
 
     async def _serve(self, passage: _Passage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ends = [writer]
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             passage.is_watch = b"watch=true" in head.split(b"\r\n", 1)[0]
@@ -118,16 +146,52 @@ class Gate:
                 self.watches += 1
             address = str(self._cluster.layout.ip), API_PORT
             there_reader, there_writer = await asyncio.open_connection(*address, ssl=self._far)
-            ends.append(there_writer)
-            there_writer.write(head)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_carry(passage, reader, there_writer))
-                group.create_task(_carry(passage, there_reader, writer))
+            try:
+                self._ask(passage, head, writer, there_writer)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._carry_questions(passage, reader, writer, there_writer))
+                    group.create_task(self._carry_answers(passage, there_reader, writer))
+            finally:
+                there_writer.transport.abort()
         except* (OSError, asyncio.IncompleteReadError, EOFError):
             pass  # one end went away, and so does the other
-        finally:
-            for end in ends:
-                end.transport.abort()
+
+    def _ask(
+        self, passage: _Passage, data: bytes, writer: asyncio.StreamWriter, there_writer: asyncio.StreamWriter
+    ) -> None:
+        if self._refusing and data.startswith(self._refusing):
+            self.refusals += 1
+            writer.write(_REFUSAL)
+            return
+        if self._losing and data.startswith(self._losing):
+            passage.loses = True
+        there_writer.write(data)
+
+    async def _carry_questions(
+        self,
+        passage: _Passage,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        there_writer: asyncio.StreamWriter,
+    ) -> None:
+        while data := await reader.read(_CHUNK):
+            await passage.flowing.wait()
+            self._ask(passage, data, writer, there_writer)
+            await there_writer.drain()
+        raise EOFError
+
+    async def _carry_answers(
+        self, passage: _Passage, there_reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        while data := await there_reader.read(_CHUNK):
+            await passage.flowing.wait()
+            if passage.loses:
+                self._losing = b""
+                await asyncio.sleep(_LATE)
+                break
+            writer.write(data)
+            await writer.drain()
+        raise EOFError
 
 
 class _Passage:
@@ -135,17 +199,11 @@ class _Passage:
 
     def __init__(self) -> None:
         self.is_watch = False
+        self.loses = False
+        """Whether the next answer on it is lost."""
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.task: asyncio.Task[None]
-
-
-async def _carry(passage: _Passage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_CHUNK):
-        await passage.flowing.wait()
-        writer.write(data)
-        await writer.drain()
-    raise EOFError
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ class Sockets:
     """WebSockets to the pods of one namespace. Belongs to one event loop."""
 
     def __init__(self, server: str, tls: ssl.SSLContext | None, namespace: str) -> None:
-        self._base = f"{server.replace('https:', 'wss:')}/api/v1/namespaces/{namespace}/pods"
-        self._tls = tls
+        self.base = f"{server.replace('https:', 'wss:')}/api/v1/namespaces/{namespace}/pods"
+        self.tls = tls
 
     def exec(
         self, pod: str, *command: str, stdin: bool = False, subprotocol: str = "v4.channel.k8s.io"
@@ -43,8 +43,8 @@ class Sockets:
         self, path: str, query: Sequence[tuple[str, str]], subprotocol: str
     ) -> AsyncIterator[ClientConnection]:
         async with connect(
-            f"{self._base}/{path}?{urlencode(query)}",
-            ssl=self._tls,
+            f"{self.base}/{path}?{urlencode(query)}",
+            ssl=self.tls,
             subprotocols=[Subprotocol(subprotocol)],
             compression=None,
             ping_interval=None,

@@ -27,6 +27,7 @@ from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 from devcluster.fleet import Fleet
 from devcluster.status import collect
+from tests.cluster import audit
 from tests.cluster.pods import pod_ip, run_pod, shell
 from tests.eventually import eventually
 
@@ -250,15 +251,14 @@ class TestAsStrictAsProduction:
             run_pod(cluster, namespace, "refused")
 
     def test_the_audit_log_says_who_wrote_what(self, cluster: Cluster, namespace: str) -> None:
+        before = audit.mark(cluster)
         cluster.kubectl("-n", namespace, "create", "configmap", "audited")
 
         def entries() -> list[str]:
-            lines = cluster.layout.audit_log.read_text().splitlines()
-            events = [json.loads(line) for line in lines if f'"namespace":"{namespace}"' in line]
             return [
                 event["user"].get("username")
-                for event in events
-                if event["verb"] == "create" and event["objectRef"].get("name") == "audited"
+                for event, item in audit.about(cluster, before, namespace, user="*")
+                if event["verb"] == "create" and item.get("name") == "audited"
             ]
 
         assert eventually(entries, "the audit log shows the write") == ["admin"]

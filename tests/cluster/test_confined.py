@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -19,16 +19,18 @@ import pytest
 from app import names
 from app.facts import short_id
 from devcluster.cluster import Cluster
+from tests.cluster import audit
 from tests.cluster.farlet import ANY_PORT, MANIFESTS, Farlet, install_rights, pod_manifest, running
 from tests.cluster.objects import get, twins
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.cluster
+# one at a time: the audit log knows them by their account, which is the same
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("confined")]
 
 Object = dict[str, Any]
 
 ACCOUNT = "system:serviceaccount:farlet:farlet-confined"
-LOCAL_ACCOUNT = "system:serviceaccount:farlet:farlet"
+GROUP = "metrics.k8s.io"
 SIZE = ["--capacity", "cpu=4,memory=8Gi,pods=20"]
 DOCUMENT = MANIFESTS.parent / "docs" / "rbac.md"
 
@@ -108,25 +110,14 @@ def run_pod(farlet: Farlet, namespace: str, name: str, **spec: Any) -> None:
 
 
 def wait_ready(farlet: Farlet, namespace: str, name: str) -> None:
-    wait = ["wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s"]
-    farlet.local.kubectl("-n", namespace, *wait, timeout=70)
+    wait = ["wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s"]
+    farlet.local.kubectl("-n", namespace, *wait, timeout=130)
 
 
-def requests(cluster: Cluster, user: str, since: int = 0) -> list[Object]:
-    """What a user asked of a cluster, by its audit log."""
-    events = map(json.loads, cluster.layout.audit_log.read_text().splitlines()[since:])
-    return [event for event in events if event["user"].get("username") == user and "objectRef" in event]
-
-
-def writes(cluster: Cluster, user: str, since: int, namespace: str) -> list[str]:
-    """What a user wrote to pods and twins of a namespace."""
-    return [
-        f"{event['verb']} {event['objectRef']['resource']}"
-        for event in requests(cluster, user, since)
-        if event["verb"] not in ("get", "list", "watch")
-        and event["objectRef"].get("namespace") == namespace
-        and event["objectRef"]["resource"] in ("pods", "replicasets", "jobs")
-    ]
+def requests(cluster: Cluster, since: int = 0) -> list[Object]:
+    """What Farlet with few rights asked of a cluster."""
+    events = audit.events(cluster, since)
+    return [event for event in events if event["user"].get("username") == ACCOUNT and "objectRef" in event]
 
 
 def come_to_rest(farlet: Farlet, spaces: tuple[str, str], given: Given) -> None:
@@ -140,10 +131,6 @@ def come_to_rest(farlet: Farlet, spaces: tuple[str, str], given: Given) -> None:
         return seen[-1] == seen[-2]
 
     eventually(quiet, "the pods come to rest")
-
-
-def log_length(cluster: Cluster) -> int:
-    return len(cluster.layout.audit_log.read_text().splitlines())
 
 
 def ends(command: str, *arguments: str) -> tuple[int, str]:
@@ -204,13 +191,41 @@ def test_offloading_with_no_right_outside_of_the_given_namespaces(
     node = get(local, "default", "node", farlet.node)
     uid = get(remote, "default", "namespace", given.spaces[0])["metadata"]["uid"]
     assert node["metadata"]["labels"][names.LABEL_REMOTE_CLUSTER] == short_id(uid)
-    asked = requests(remote, ACCOUNT)
+    asked = requests(remote)
     assert {given.spaces[0], given.spaces[1]} <= {event["objectRef"].get("namespace") for event in asked}
     for event in asked:
         item, code = event["objectRef"], event["responseStatus"]["code"]
         inside = item.get("namespace", "").startswith("given-")
         # a namespace that another test took away ends this one's reading of it with an error
         assert inside or code == 403 or item["resource"] == "selfsubjectaccessreviews", event
+
+
+def test_a_quota_sizes_the_node_and_people_reach_into_its_pods(
+    local: Cluster, remote: Cluster, spaces: tuple[str, str], given: Given, virtual_node: str, tmp_path: Path
+) -> None:
+    remote.kubectl("-n", given.spaces[0], "create", "quota", "size", "--hard=pods=7,requests.cpu=3,requests.memory=1Gi")
+    options = [*mapping(spaces, given), "--capacity-quota", f"{given.spaces[0]}/size"]
+    with running(local, remote, virtual_node, tmp_path, *options, remote_kubeconfig=given.kubeconfig) as farlet:
+        small = {"requests": {"cpu": "100m", "memory": "16Mi"}}
+        command = ["sh", "-c", "echo hello; exec sleep 1000000"]
+        container = {"name": "main", "image": "farlet/busybox:1", "command": command, "resources": small}
+        run_pod(farlet, spaces[0], "box", containers=[container])
+        wait_ready(farlet, spaces[0], "box")
+        allocatable = get(local, "default", "node", virtual_node)["status"]["allocatable"]
+        assert {name: allocatable[name] for name in ("pods", "cpu", "memory")} == {
+            "pods": "7",  # what our own pods use of it is ours
+            "cpu": "3",
+            "memory": "1Gi",
+        }
+        remote.kubectl("-n", given.spaces[0], "patch", "quota", "size", "-p", '{"spec": {"hard": {"pods": "5"}}}')
+        eventually(
+            lambda: get(local, "default", "node", virtual_node)["status"]["allocatable"]["pods"],
+            "the node shrinks with the quota",
+            until=lambda pods: pods == "5",
+        )
+        assert local.kubectl("-n", spaces[0], "logs", "box").stdout == "hello\n"
+        said = local.kubectl("-n", spaces[0], "exec", "box", "-i", "--", "sh", "-c", "hostname; cat", stdin="in")
+        assert said.stdout == "box\nin"
 
 
 def test_a_restart_adopts_and_writes_nothing(farlet: Farlet, spaces: tuple[str, str], given: Given) -> None:
@@ -225,7 +240,7 @@ def test_a_restart_adopts_and_writes_nothing(farlet: Farlet, spaces: tuple[str, 
     before = uids()
     come_to_rest(farlet, spaces, given)
     farlet.stop()
-    marks = [log_length(cluster) for cluster in (farlet.local, farlet.remote)]
+    marks = [audit.mark(cluster) for cluster in (farlet.local, farlet.remote)]
     farlet.start()
     # what follows the first look at everything shows that this look is over
     farlet.local.kubectl("-n", spaces[0], "annotate", "pod", "box", "example.com/after=start")
@@ -234,9 +249,10 @@ def test_a_restart_adopts_and_writes_nothing(farlet: Farlet, spaces: tuple[str, 
         "a change after the start is carried over",
     )
     assert uids() == before
-    assert writes(farlet.local, LOCAL_ACCOUNT, marks[0], spaces[1]) == []
-    assert writes(farlet.remote, ACCOUNT, marks[1], given.spaces[1]) == []
-    assert set(writes(farlet.remote, ACCOUNT, marks[1], given.spaces[0])) <= {"patch pods", "patch replicasets"}
+    assert audit.writes(farlet.local, marks[0], spaces[1]) == []
+    assert audit.writes(farlet.remote, marks[1], given.spaces[1], user=ACCOUNT) == []
+    carried = audit.writes(farlet.remote, marks[1], given.spaces[0], user=ACCOUNT)
+    assert {tuple(line.split()[:2]) for line in carried} <= {("patch", "pods"), ("patch", "replicasets")}
 
     # a mapping by which they would be out of sight is refused, and nothing happens to them
     farlet.stop()
@@ -290,6 +306,12 @@ def test_what_cannot_work_is_said_at_start(
     line = fails(*good)
     for flag in ("--capacity ", "--capacity-quota", "--capacity-command", "--capacity-url"):
         assert flag in line
+    # a health port that somebody has
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = fails(*good, *SIZE, "--health-address", address)
+    assert f"cannot be served on {address}: " in line
+    assert "--health-address HOST:PORT" in line
     assert not exists(local, "default", "node", virtual_node), "nothing was made"
 
     # the same cluster on both sides
@@ -335,3 +357,22 @@ def test_remove(farlet: Farlet, spaces: tuple[str, str], given: Given) -> None:
     assert not exists(farlet.local, "default", "node", farlet.node)
     assert not any(twins(farlet, space, "replicasets,pods") for space in given.spaces)
     assert not exists(farlet.local, spaces[1], "pod", "box")
+
+
+def test_what_pods_use_is_read_in_each_given_namespace(farlet: Farlet, spaces: tuple[str, str], given: Given) -> None:
+    """metrics.k8s.io is asked in these namespaces and nowhere else."""
+    for space in spaces:
+        run_pod(farlet, space, "box")
+    for space in spaces:
+        wait_ready(farlet, space, "box")
+    since = audit.mark(farlet.remote)
+
+    def told() -> set[str]:
+        text = farlet.local.api.text(f"/api/v1/nodes/{farlet.node}/proxy/metrics/resource")
+        assert "resource_scrape_error 0" in text
+        return set(re.findall(r'^pod_cpu_usage_seconds_total{namespace="([^"]*)",pod="box"}', text, re.MULTILINE))
+
+    eventually(told, "both are told of", timeout=120, until=lambda seen: seen == set(spaces))
+    asked = [event for event in requests(farlet.remote, since) if event["objectRef"].get("apiGroup") == GROUP]
+    assert {event["objectRef"].get("namespace") for event in asked} == set(given.spaces)
+    assert {event["responseStatus"]["code"] for event in asked} == {200}

@@ -45,8 +45,8 @@ def run(farlet: Farlet, namespace: str, *, needs: int = 1, **spec: object) -> No
 
 
 def wait_ready(farlet: Farlet, namespace: str) -> None:
-    wait = ["wait", "--for=condition=Ready", "pod/box", "--timeout=60s"]
-    farlet.local.kubectl("-n", namespace, *wait, timeout=70)
+    wait = ["wait", "--for=condition=Ready", "pod/box", "--timeout=120s"]
+    farlet.local.kubectl("-n", namespace, *wait, timeout=130)
 
 
 def failed(farlet: Farlet, namespace: str) -> Object:
@@ -58,7 +58,9 @@ def failed(farlet: Farlet, namespace: str) -> Object:
 
 
 def test_the_deadline_ends_the_pod(farlet: Farlet, namespace: str) -> None:
-    run(farlet, namespace, activeDeadlineSeconds=6)
+    run(farlet, namespace, activeDeadlineSeconds=1000)
+    wait_ready(farlet, namespace)  # a container that is slow to start would be ended before it knows how
+    farlet.local.kubectl("-n", namespace, "patch", "pod", "box", "-p", '{"spec": {"activeDeadlineSeconds": 6}}')
     ended = failed(farlet, namespace)
     terminated = ended["status"]["containerStatuses"][0]["state"]["terminated"]
     assert terminated["exitCode"] == 7, "it had its grace, and Failed was not said before it ended"

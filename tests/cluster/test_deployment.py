@@ -22,7 +22,7 @@ from tests.eventually import eventually
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.xdist_group("image"),
+    pytest.mark.xdist_group("labels"),
     pytest.mark.timeout(900),
     pytest.mark.usefixtures("_deployed"),
 ]
@@ -90,7 +90,7 @@ def test_a_deployment_serves_the_node_and_is_replaced_without_harm(
     local: Cluster, remote: Cluster, offloaded: tuple[str, str]
 ) -> None:
     namespace, there = offloaded
-    local.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=60s", timeout=70)
+    local.kubectl("wait", "--for=condition=Ready", f"node/{NODE}", "--timeout=120s", timeout=130)
     container = {"name": "main", "image": "farlet/busybox:1", "command": ["sh", "-c", SCRIPT]}
     pod = pod_manifest("box", NODE, containers=[container])
     local.kubectl("-n", namespace, "apply", "-f", "-", stdin=pod)

@@ -42,7 +42,7 @@ def test_what_every_remote_pod_gets(
     options += ["--pod-cidr-map", f"{remote_ip}={_elsewhere(remote_ip)}"]
     with running(local, remote, virtual_node, tmp_path, *options) as farlet:
         apply(local, namespace, pod_manifest("box", farlet.node))
-        local.kubectl("-n", namespace, "wait", "--for=condition=Ready", "pod/box", "--timeout=60s", timeout=70)
+        local.kubectl("-n", namespace, "wait", "--for=condition=Ready", "pod/box", "--timeout=120s", timeout=130)
         (there,) = get(remote, namespace, "pods", "-l", f"{names.LABEL_NODE}={farlet.node}")["items"]
         assert there["spec"]["affinity"] == AFFINITY
         assert there["spec"]["priority"] == 7

@@ -15,7 +15,7 @@ from devcluster.cluster import Cluster
 from tests.cluster.farlet import Farlet, pod_manifest, running
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("labels")]
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def uid(cluster: Cluster, name: str) -> str:
 
 def offload(farlet: Farlet, name: str) -> None:
     farlet.local.kubectl("-n", name, "apply", "-f", "-", stdin=pod_manifest("box", farlet.node))
-    wait = ["wait", "--for=condition=Ready", "pod/box", "--timeout=60s"]
-    farlet.local.kubectl("-n", name, *wait, timeout=70)
+    wait = ["wait", "--for=condition=Ready", "pod/box", "--timeout=120s"]
+    farlet.local.kubectl("-n", name, *wait, timeout=130)
 
 
 def test_it_goes_with_the_local_one_and_comes_again(farlet: Farlet, spaces: list[str]) -> None:
@@ -68,8 +68,6 @@ def test_it_goes_with_the_local_one_and_comes_again(farlet: Farlet, spaces: list
     offload(farlet, second)
     far, other = there(local, first), there(local, second)
     before = uid(remote, far)
-    # a local namespace that only lost its label keeps its remote one
-    local.kubectl("label", "namespace", second, f"{names.LABEL_ENABLED}-")
     # somebody else's claim holds a namespace back
     claim = {
         "apiVersion": "v1",

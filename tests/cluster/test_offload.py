@@ -11,6 +11,7 @@ import pytest
 
 from app import names
 from devcluster.cluster import Cluster
+from tests.cluster import audit
 from tests.cluster.farlet import ANY_PORT, Farlet, pod_manifest
 from tests.cluster.objects import apply, get, twins, wait_ready
 from tests.cluster.pods import shell
@@ -60,7 +61,7 @@ def test_the_eleven_steps_of_computing_offloading(farlet: Farlet, namespace: str
     owners = {pod["metadata"]["ownerReferences"][0]["uid"] for pod in remote_pods}
     assert owners == {twin["metadata"]["uid"] for twin in sets}
     # 10., 11. the virtual kubelet sees them and keeps the local status up to date
-    local.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=60s", timeout=70)
+    local.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=120s", timeout=130)
     addresses = {pod["status"]["podIP"] for pod in twins(farlet, namespace)}
     assert {pod["status"]["podIP"] for pod in get(local, namespace, "pods")["items"]} == addresses
     assert not get(remote, namespace, "deployments")["items"], "only the pods are offloaded"
@@ -146,6 +147,55 @@ def test_a_pod_that_runs_once_is_started_when_a_refusal_ends(farlet: Farlet, nam
     farlet.remote.kubectl("-n", namespace, "delete", "quota", "none")
     eventually(pod, "it runs after all", until=lambda p: p["status"]["phase"] == "Succeeded", timeout=120)
     assert len(twins(farlet, namespace, "jobs")) == 1
+
+
+def policy(name: str, namespace: str) -> list[str]:
+    """An admission policy that lets no twin into a namespace, with a status that is none of the usual ones: 413."""
+    api = "admissionregistration.k8s.io/v1"
+    rules = [
+        {"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}
+        for group, resource in (("apps", "replicasets"), ("batch", "jobs"))
+    ]
+    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    no = {"expression": "false", "message": "no twins on Sundays", "reason": "RequestEntityTooLarge"}
+    spec = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": rules}, "validations": [no]}
+    binding = {"policyName": name, "validationActions": ["Deny"], "matchResources": {"namespaceSelector": here}}
+    return [
+        json.dumps({"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": content})
+        for kind, content in (("ValidatingAdmissionPolicy", spec), ("ValidatingAdmissionPolicyBinding", binding))
+    ]
+
+
+def test_a_policy_of_the_remote_cluster_that_denies_is_told_and_nothing_is_lost(farlet: Farlet, namespace: str) -> None:
+    local, remote = farlet.local, farlet.remote
+    job = ["create", "job", "probe", "--image=none", "--dry-run=server"]
+    apply(remote, namespace, *policy(namespace, namespace))
+    try:
+        eventually(lambda: remote.kubectl("-n", namespace, *job, check=False).returncode, "the policy is in force")
+        manifests = [pod_manifest("always", farlet.node), pod_manifest("once", farlet.node, restartPolicy="Never")]
+        apply(local, namespace, *manifests)
+
+        def says() -> list[str]:
+            pods = [get(local, namespace, "pod", name) for name in ("always", "once")]
+            return [pod["status"].get("message", "") for pod in pods if not is_marked(pod)]
+
+        def is_marked(pod: Object) -> bool:
+            return names.ANNOTATION_STARTED in pod["metadata"].get("annotations", {})
+
+        eventually(says, "both say so", until=lambda said: sum("no twins on Sundays" in text for text in said) == 2)
+
+        def told() -> set[str]:
+            events = get(local, namespace, "events")["items"]
+            return {event["involvedObject"]["name"] for event in events if event["reason"] == names.OFFLOAD_FAILED}
+
+        eventually(told, "and so do events", until=lambda found: found == {"always", "once"})
+        assert farlet.stop() == 0
+        farlet.start()
+        assert twins(farlet, namespace, "jobs") == []
+    finally:
+        kinds = "validatingadmissionpolicybindings,validatingadmissionpolicies"
+        remote.kubectl("delete", kinds, namespace)
+    wait_ready(local, namespace, "pod/always", "pod/once")
 
 
 def test_a_finished_pod_is_not_run_again_when_its_twin_is_gone(farlet: Farlet, namespace: str) -> None:
@@ -249,7 +299,7 @@ def test_kill_and_start_again_changes_nothing(farlet: Farlet, namespace: str) ->
     uids = _uids(farlet, namespace)
     _settle(farlet, namespace)
     farlet.kill()
-    marks = [len(cluster.layout.audit_log.read_text().splitlines()) for cluster in (farlet.local, farlet.remote)]
+    marks = [audit.mark(cluster) for cluster in (farlet.local, farlet.remote)]
     farlet.start()
     eventually(lambda: _uids(farlet, namespace) == uids, "the pods are the same")
     # a write of ours would follow the first reconciliation, which the node's Ready does not wait for
@@ -260,7 +310,7 @@ def test_kill_and_start_again_changes_nothing(farlet: Farlet, namespace: str) ->
 
     eventually(carried, "a change after the start is carried over")
     for cluster, mark in zip((farlet.local, farlet.remote), marks, strict=True):
-        written = _writes(cluster, mark, namespace)
+        written = audit.writes(cluster, mark, namespace)
         allowed = [entry for entry in written if "box-0" in entry]
         assert written == allowed, f"{cluster.name}: {written}"
     assert _uids(farlet, namespace) == uids
@@ -327,19 +377,3 @@ def _settle(farlet: Farlet, namespace: str) -> None:
         return before[-1] == before[-2]
 
     eventually(quiet, "the pods come to rest")
-
-
-def _writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
-    """What Farlet wrote to pods and twins of a namespace, by the audit log."""
-    found = []
-    for line in cluster.layout.audit_log.read_text().splitlines()[since:]:
-        event = json.loads(line)
-        item = event.get("objectRef", {})
-        if (
-            event["user"].get("username") == "system:serviceaccount:farlet:farlet"
-            and event["verb"] not in ("get", "list", "watch")
-            and item.get("namespace") == namespace
-            and item.get("resource") in ("pods", "replicasets", "jobs")
-        ):
-            found.append(f"{event['verb']} {item['resource']} {item.get('name')} {item.get('subresource', '')}")
-    return found

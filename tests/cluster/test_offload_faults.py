@@ -7,20 +7,20 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app import names
 from devcluster import faults
+from devcluster.controlplane import API_SERVER
 from devcluster.fleet import Fleet
 from devcluster.layout import MACHINE
 from tests.cluster.farlet import Farlet, pod_manifest, running
+from tests.cluster.gate import gate
+from tests.cluster.objects import Object, apply, get, wait_ready
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.faults
-
-Object = dict[str, Any]
 
 
 @pytest.fixture
@@ -49,17 +49,12 @@ def telling(faulty: Fleet, faulty_namespace: str, virtual_node: str, tmp_path: P
     yield from start(faulty, faulty_namespace, virtual_node, tmp_path, "--config", str(quick))
 
 
-def get(farlet: Farlet, namespace: str, *what: str) -> Object:
-    content: Object = json.loads(farlet.local.kubectl("-n", namespace, "get", *what, "-o", "json").stdout)
-    return content
-
-
 def condition(item: Object, kind: str) -> str:
     return next((c["status"] for c in item["status"].get("conditions", []) if c["type"] == kind), "none")
 
 
 def node_condition(farlet: Farlet, kind: str) -> str:
-    return condition(get(farlet, "default", "node", farlet.node), kind)
+    return condition(get(farlet.local, "default", "node", farlet.node), kind)
 
 
 def remote_uids(farlet: Farlet, namespace: str) -> set[str]:
@@ -72,10 +67,9 @@ def remote_uids(farlet: Farlet, namespace: str) -> set[str]:
 
 
 def run_pod(farlet: Farlet, namespace: str, name: str = "box", **spec: object) -> Object:
-    farlet.local.kubectl("-n", namespace, "apply", "-f", "-", stdin=pod_manifest(name, farlet.node, **spec))
-    wait = ["wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s"]
-    farlet.local.kubectl("-n", namespace, *wait, timeout=70)
-    return get(farlet, namespace, "pod", name)
+    apply(farlet.local, namespace, pod_manifest(name, farlet.node, **spec))
+    wait_ready(farlet.local, namespace, f"pod/{name}")
+    return get(farlet.local, namespace, "pod", name)
 
 
 def test_a_link_that_is_cut_changes_nothing_under_keep(faulty: Fleet, keeping: Farlet, faulty_namespace: str) -> None:
@@ -84,17 +78,17 @@ def test_a_link_that_is_cut_changes_nothing_under_keep(faulty: Fleet, keeping: F
     uids = remote_uids(keeping, faulty_namespace)
     faults.cut(faulty, "remote", MACHINE)
     eventually(lambda: node_condition(keeping, "RemoteReachable") == "False", "the node says so")
-    at_cut = get(keeping, faulty_namespace, "pod", "box")["metadata"]["resourceVersion"]
+    at_cut = get(keeping.local, faulty_namespace, "pod", "box")["metadata"]["resourceVersion"]
     time.sleep(60)
     assert node_condition(keeping, "Ready") == "True"
-    during = get(keeping, faulty_namespace, "pod", "box")
+    during = get(keeping.local, faulty_namespace, "pod", "box")
     assert during["metadata"]["resourceVersion"] == at_cut, "nothing was written to the pod"
     assert condition(during, "Ready") == "True"
-    taints = {taint["key"] for taint in get(keeping, "default", "node", keeping.node)["spec"]["taints"]}
+    taints = {taint["key"] for taint in get(keeping.local, "default", "node", keeping.node)["spec"]["taints"]}
     assert "farlet.dev/remote-unreachable" in taints
     faults.restore(faulty, "remote", MACHINE)
     eventually(lambda: node_condition(keeping, "RemoteReachable") == "True", "the node says so")
-    after = get(keeping, faulty_namespace, "pod", "box")
+    after = get(keeping.local, faulty_namespace, "pod", "box")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert remote_uids(keeping, faulty_namespace) == uids
 
@@ -110,7 +104,7 @@ def test_a_remote_pod_returns_while_the_link_is_cut(faulty: Fleet, keeping: Farl
     faults.restore(faulty, "remote", MACHINE)
 
     def restarts() -> int:
-        status = get(keeping, faulty_namespace, "pod", "box")["status"]
+        status = get(keeping.local, faulty_namespace, "pod", "box")["status"]
         return int(status["containerStatuses"][0]["restartCount"])
 
     eventually(restarts, "and counts as a restart once we can see it", until=lambda count: count == 1, timeout=150)
@@ -127,13 +121,13 @@ def test_eviction_follows_under_not_ready(faulty: Fleet, telling: Farlet, faulty
     faults.cut(faulty, "remote", MACHINE)
     eventually(lambda: node_condition(telling, "Ready") == "False", "the node is not Ready")
     ready = next(
-        c for c in get(telling, "default", "node", telling.node)["status"]["conditions"] if c["type"] == "Ready"
+        c for c in get(telling.local, "default", "node", telling.node)["status"]["conditions"] if c["type"] == "Ready"
     )
     assert ready["reason"] == names.REMOTE_UNREACHABLE
     assert "cannot be reached since" in ready["message"]
 
     def pod(name: str) -> Object:
-        return get(telling, faulty_namespace, "pod", name)
+        return get(telling.local, faulty_namespace, "pod", name)
 
     eventually(lambda: condition(pod("long"), "Ready") == "False", "so are its pods")
     eventually(lambda: "deletionTimestamp" in pod("short")["metadata"], "the impatient one is evicted")
@@ -160,10 +154,91 @@ def test_farlet_stopped_and_paused(telling: Farlet, faulty_namespace: str) -> No
     assert telling.stop() == 0
     assert remote_uids(telling, faulty_namespace) == uids
     telling.local.kubectl("-n", faulty_namespace, "delete", "pod", "box", "--wait=false")
-    manifest = pod_manifest("new", telling.node)
-    telling.local.kubectl("-n", faulty_namespace, "apply", "-f", "-", stdin=manifest)
+    apply(telling.local, faulty_namespace, pod_manifest("new", telling.node))
     telling.start()
-    wait = ["wait", "--for=condition=Ready", "pod/new", "--timeout=60s"]
-    telling.local.kubectl("-n", faulty_namespace, *wait, timeout=70)
+    wait_ready(telling.local, faulty_namespace, "pod/new")
     eventually(lambda: len(remote_uids(telling, faulty_namespace)) == 1, "the deleted one is gone remotely")
     assert not remote_uids(telling, faulty_namespace) & uids
+
+
+def lease(farlet: Farlet) -> str:
+    """When the node was last heard of."""
+    renewed: str = get(farlet.local, "kube-node-lease", "lease", farlet.node)["spec"]["renewTime"]
+    return renewed
+
+
+def test_a_farlet_that_dies_while_the_link_is_cut(faulty: Fleet, keeping: Farlet, faulty_namespace: str) -> None:
+    """The next one cannot see the remote cluster: it keeps the node alive until it can, and then goes on."""
+    before = run_pod(keeping, faulty_namespace)
+    uids = remote_uids(keeping, faulty_namespace)
+    faults.cut(faulty, "remote", MACHINE)
+    eventually(lambda: node_condition(keeping, "RemoteReachable") == "False", "the node says so")
+    keeping.kill()
+    died = lease(keeping)
+    keeping.start()
+    eventually(lambda: lease(keeping) > died, "the node is heard of again", timeout=90)
+    eventually(keeping.ready, "the node is Ready")
+    assert node_condition(keeping, "RemoteReachable") == "False"
+    faults.restore(faulty, "remote", MACHINE)
+    eventually(lambda: node_condition(keeping, "RemoteReachable") == "True", "the node says so", timeout=120)
+    run_pod(keeping, faulty_namespace, "after")
+    after = get(keeping.local, faulty_namespace, "pod", "box")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert uids < remote_uids(keeping, faulty_namespace)
+
+
+def test_a_farlet_whose_remote_is_away_when_it_starts_or_goes_meanwhile_says_so(
+    telling: Farlet, faulty_namespace: str, tmp_path: Path
+) -> None:
+    """The API server is gone, and nothing listens in its place; under ``not-ready``."""
+    uids = {run_pod(telling, faulty_namespace)["metadata"]["uid"]} | remote_uids(telling, faulty_namespace)
+
+    def says_so() -> None:
+        eventually(lambda: node_condition(telling, "Ready") == "False", "the node is not Ready", timeout=120)
+        conditions = get(telling.local, "default", "node", telling.node)["status"]["conditions"]
+        (ready,) = (found for found in conditions if found["type"] == "Ready")
+        assert ready["reason"] == names.REMOTE_UNREACHABLE
+        assert "cannot be reached since" in ready["message"]
+
+    assert telling.stop() == 0
+    with gate(telling.remote) as way:
+        way.shut()
+        account = telling.remote.service_account_kubeconfig("farlet", "farlet")
+        telling.remote_kubeconfig = way.kubeconfig(account, tmp_path / "remote")
+        telling.launch()
+        known = f"node {telling.node} = remote cluster"
+        eventually(lambda: telling.log.read_text().count(known) == 2, "it knows who they are, and can read nothing")
+        faults.kill(telling.remote, API_SERVER)
+        before = lease(telling)
+        says_so()
+        eventually(lambda: lease(telling) > before, "the node is heard of again", timeout=90)
+        assert telling.stop() == 0
+
+        as_it_was = json.dumps({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        telling.local.kubectl("patch", "node", telling.node, "--subresource=status", "-p", as_it_was)
+        telling.launch()
+        says_so()
+        faults.start(telling.remote, API_SERVER)
+        way.open()
+        eventually(telling.ready, "the node is Ready again", timeout=120)
+        box = get(telling.local, faulty_namespace, "pod", "box")["metadata"]["uid"]
+        assert {box} | remote_uids(telling, faulty_namespace) == uids
+
+
+def test_the_last_word_of_a_farlet_that_is_stopped(
+    faulty: Fleet, faulty_namespace: str, virtual_node: str, tmp_path: Path
+) -> None:
+    """``--on-shutdown=not-ready``; and where nobody listens, it ends all the same, long before it would be killed."""
+    for farlet in start(faulty, faulty_namespace, virtual_node, tmp_path, "--on-shutdown", "not-ready"):
+        assert farlet.stop() == 0
+        conditions = get(farlet.local, "default", "node", farlet.node)["status"]["conditions"]
+        (ready,) = (found for found in conditions if found["type"] == "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "FarletStopped")
+        farlet.start()
+        faults.pause(farlet.local, API_SERVER)
+        try:
+            assert farlet.stop() == 0
+        finally:
+            faults.resume(farlet.local, API_SERVER)
+        assert "could not say that Farlet was stopped: no answer within 3 s" in farlet.log.read_text()

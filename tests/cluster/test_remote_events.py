@@ -11,6 +11,7 @@ import pytest
 
 from app import names
 from devcluster.cluster import Cluster
+from tests.cluster import audit
 from tests.cluster.farlet import Farlet, pod_manifest, running
 from tests.cluster.objects import apply
 from tests.eventually import eventually
@@ -111,7 +112,7 @@ def test_a_restart_tells_nothing_twice_and_what_was_missed(farlet: Farlet, names
     told(farlet, namespace, "box", "Synthetic", "before")
     before = counts(farlet, namespace)
     farlet.kill()
-    mark = len(farlet.local.layout.audit_log.read_text().splitlines())
+    mark = audit.mark(farlet.local)
     happen(farlet, namespace, "missed")
     farlet.start()
     told(farlet, namespace, "box", "Synthetic", "missed")
@@ -168,14 +169,8 @@ def counts(farlet: Farlet, namespace: str) -> dict[str, int]:
 
 def event_writes(cluster: Cluster, since: int, namespace: str) -> list[str]:
     """The names of the events that Farlet wrote, or tried to, by the audit log."""
-    found = []
-    for line in cluster.layout.audit_log.read_text().splitlines()[since:]:
-        entry = json.loads(line)
-        item = entry.get("objectRef", {})
-        if (
-            entry["user"].get("username") == "system:serviceaccount:farlet:farlet"
-            and entry["verb"] not in ("get", "list", "watch")
-            and (item.get("namespace"), item.get("resource")) == (namespace, "events")
-        ):
-            found.append(item.get("name", ""))
-    return found
+    return [
+        item.get("name", "")
+        for event, item in audit.about(cluster, since, namespace)
+        if event["verb"] not in audit.READS and item.get("resource") == "events"
+    ]

@@ -16,7 +16,7 @@ import pytest
 from app import names
 from devcluster.cluster import Cluster
 from devcluster.fleet import Fleet
-from tests.cluster.farlet import Farlet, pod_manifest, running
+from tests.cluster.farlet import DIES_WITH_US, Farlet, pod_manifest, running
 from tests.eventually import eventually
 
 Object = dict[str, Any]
@@ -31,7 +31,7 @@ class Removal:
         self.log = folder / f"remove-{len(list(folder.glob('remove-*')))}.log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "app", "remove", node, "--kubeconfig", str(local), *options],
+                [*DIES_WITH_US, sys.executable, "-m", "app", "remove", node, "--kubeconfig", str(local), *options],
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},

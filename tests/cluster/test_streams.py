@@ -12,23 +12,39 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
-from websockets.asyncio.client import ClientConnection
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
 
+from app.kube.client import Client
+from app.kube.config import load
+from app.kube.objects import Object
+from certs.csr import SigningRequests
+from certs.pair import Pair
+from certs.serving import Renewed, Timing
+from certs.tls import ServerTls
 from devcluster import pki
 from devcluster.cluster import Cluster
 from devcluster.fleet import Fleet
-from tests.cluster import sockets
+from kubelet_api.remote import RemoteCalls
+from kubelet_api.server import KubeletServer
+from kubelet_api.twins import Twin
+from tests.certs.waiting import running as kept
+from tests.certs.waiting import until
+from tests.cluster import sockets, spdy
 from tests.cluster.farlet import Farlet, pod_manifest, running
 from tests.cluster.reach import OWN, Kubectl, Reached, program, reached, read_line
 from tests.cluster.sockets import ERROR, STDOUT, Sockets
 from tests.eventually import eventually
+from tests.kubelet_api.serving import Pods, pod
+from tests.kubelet_api.serving import load as load_pair
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("streams")]
 
-SESSIONS = int(os.environ.get("FARLET_TEST_SESSIONS", "1000"))
+SESSIONS = int(os.environ.get("FARLET_TEST_SESSIONS", "300"))
 """``make soak`` has more."""
 AT_ONCE = 16
 
@@ -61,12 +77,12 @@ def memory(farlet: Farlet) -> int:
 
 async def short_session(reach: Sockets, number: int) -> None:
     """One of those that people and programs have."""
-    match number % 5:
+    match number % 7:
         case 0:
             async with reach.exec("box", "true") as socket:
                 status = (await sockets.outputs(socket))[ERROR]
                 assert json.loads(status)["status"] == "Success"
-        case 1:
+        case 1:  # which the API server turns into SPDY for the kubelet
             async with reach.exec("box", "cat", stdin=True, subprotocol="v5.channel.k8s.io") as socket:
                 await socket.send(b"\x00" + b"x" * 5000)
                 await socket.send(b"\xff\x00")  # the end of stdin
@@ -84,8 +100,28 @@ async def short_session(reach: Sockets, number: int) -> None:
         case 4:
             async with reach.open("box/log", [("container", "main"), ("tailLines", "1")], "binary.k8s.io") as socket:
                 assert b"".join([bytes(message) async for message in socket]) == b"line 5\n"  # type: ignore[arg-type]
+        case 5:  # which passes both API servers as it is
+            query = [("container", "main"), ("command", "cat"), ("stdin", "true"), ("stdout", "true")]
+            async with spdy.connected(reach, "box/exec", query, "v4.channel.k8s.io") as wire:
+                error, stdin, stdout = [await wire.open(streamtype=name) for name in ("error", "stdin", "stdout")]
+                await wire.send(stdin, b"x" * 5000)
+                await wire.send(stdin, b"", fin=True)
+                found = await wire.outputs()
+                assert found[stdout] == b"x" * 5000
+                assert json.loads(found[error])["status"] == "Success"
+        case 6:  # gone before its end
+            async with spdy.connected(reach, "box/portforward", [], "portforward.k8s.io") as wire:
+                await wire.open(streamtype="error", port="8080", requestid="0")
+                data = await wire.open(streamtype="data", port="8080", requestid="0")
+                await wire.send(data, b"GET /nothing HTTP/1.0\r\n\r\n")
+                async for stream, content in wire.received():
+                    if stream == data and content.startswith(b"HTTP/1.1 404"):
+                        break
+                else:
+                    raise AssertionError("no answer")
 
 
+@pytest.mark.timeout(600 + SESSIONS)  # more than its own limits, so that those tell
 def test_many_short_sessions_leave_nothing(pods: Reached) -> None:
     farlet = pods.farlet
 
@@ -115,13 +151,16 @@ def test_many_short_sessions_leave_nothing(pods: Reached) -> None:
         lambda: farlet.figure("farlet_tasks") - farlet.figure("farlet_connections"), "every task has ended",
         until=lambda count: count <= tasks,
     )  # fmt: skip
-    assert memory(farlet) - used < 30 << 20
+    grown = memory(farlet) - used
+    print(f"memory grew by {grown / 1e6:.1f} MB")  # noqa: T201
+    assert grown < 30 << 20
 
 
 def lease_age(farlet: Farlet) -> float:
+    """As a share of what it lasts for; at 1 the node counts as gone."""
     lease = farlet.local.api.get(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{farlet.node}")
     renewed = datetime.datetime.fromisoformat(lease["spec"]["renewTime"])
-    return (datetime.datetime.now(datetime.UTC) - renewed).total_seconds()
+    return (datetime.datetime.now(datetime.UTC) - renewed).total_seconds() / int(lease["spec"]["leaseDurationSeconds"])
 
 
 def test_200_streams_at_full_speed_delay_no_heartbeat(pods: Reached) -> None:
@@ -159,10 +198,10 @@ def test_200_streams_at_full_speed_delay_no_heartbeat(pods: Reached) -> None:
         return ages
 
     ages = sockets.run(test(), timeout=280)
-    assert max(ages) < 15, ages
+    assert max(ages) < 1, ages  # both API servers are as busy: no tighter limit would be about Farlet
     no_stream_left(farlet)
     passed = farlet.figure("farlet_session_bytes_total") - before
-    print(f"{passed / 1e6:.0f} MB through {streams} streams, oldest Lease {max(ages):.1f} s")  # noqa: T201
+    print(f"{passed / 1e6:.0f} MB through {streams} streams, oldest Lease {max(ages):.2f} of its life")  # noqa: T201
     assert passed > streams * 1_000_000, "they were no idle streams"
 
 
@@ -219,7 +258,7 @@ def test_a_remote_pod_that_is_replaced(local: Cluster, pods: Reached) -> None:
     kubectl = pods.through()
     manifest = pod_manifest("moving", pods.farlet.node)
     kubectl.says("apply", "-f", "-", stdin=manifest.encode())
-    kubectl.says("wait", "--for=condition=Ready", "pod/moving", "--timeout=60s", timeout=70)
+    kubectl.says("wait", "--for=condition=Ready", "pod/moving", "--timeout=120s", timeout=130)
     twin = pods.twin("moving")
     script = "touch /tmp/old; echo started; exec sleep 1000000"
     with kubectl.started("exec", "moving", "--", "sh", "-c", script) as process:
@@ -247,7 +286,7 @@ def test_a_certificate_that_is_replaced_under_a_stream(
     options = ["--namespace", f"{namespace}={namespace}", "--node-address", address]
     with running(local, remote, virtual_node, tmp_path, *options, "--serving-certificate", "files", *given):
         kubectl.says("apply", "-f", "-", stdin=pod_manifest("box", virtual_node).encode())
-        kubectl.says("wait", "--for=condition=Ready", "pod/box", "--timeout=60s", timeout=70)
+        kubectl.says("wait", "--for=condition=Ready", "pod/box", "--timeout=120s", timeout=130)
         port = local.kubectl("get", "node", virtual_node, "-o", "jsonpath={.status.daemonEndpoints.*.Port}").stdout
 
         def shown() -> str:
@@ -267,3 +306,89 @@ def test_a_certificate_that_is_replaced_under_a_stream(
             assert kubectl("exec", "box", "--", "sh", "-c", "exit 6").code == 6, "new calls work too"
             process.stdin.close()
             assert process.wait(60) == 0
+
+
+class _Box(Pods):
+    """The pod ``box``, whose twin is the one that was made straight in the remote cluster."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__([pod("box", namespace)])
+        self._namespace = namespace
+
+    def twin(self, pod: Object) -> Twin | None:
+        return Twin(self._namespace, "box", "remote-uid")
+
+
+def test_a_certificate_that_is_renewed_by_request_under_a_stream(
+    local: Cluster, remote: Cluster, pods: Reached, virtual_node: str
+) -> None:
+    """The cluster signs for no less than ten minutes, so it is the clock that moves."""
+    ahead = 0.0
+    authority = pki.Pair.read(local.layout.pki, "ca")
+    clients = [load(cluster.service_account_kubeconfig("farlet", "farlet")) for cluster in (local, remote)]
+    context = ssl.create_default_context(cadata=authority.certificate.decode())
+    load_pair(context, pki.client(authority, "somebody", ["system:masters"]))
+
+    async def test() -> None:
+        nonlocal ahead
+        tls, used = ServerTls(), list[Pair]()
+        tls.set_client_ca(authority.certificate)
+
+        def use(pair: Pair) -> None:
+            tls.set_certificate(pair.certificate, pair.key)
+            used.append(pair)
+
+        async with Client(clients[0]) as near, Client(clients[1]) as far:
+            requests = SigningRequests(near, virtual_node, life=3600, look=(0.1, 0.5))
+            quick = Timing(retry=(0.05, 0.2), look=0.05)
+            certificate = Renewed(requests, ["127.0.0.1"], timing=quick, clock=lambda: time.time() + ahead)
+            server = KubeletServer(
+                host="127.0.0.1",
+                port=0,
+                tls=tls.context,
+                peer_certificate=tls.peer_certificate,
+                node=virtual_node,
+                version="test",
+                twins=_Box(pods.direct_namespace),
+                remote=RemoteCalls(far),
+                reviews=near,
+            )
+            await server.start()
+
+            def exec_(*command: str) -> connect:
+                words = urlencode([*(("command", word) for word in command), ("input", "1"), ("output", "1")])
+                url = f"wss://127.0.0.1:{server.port}/exec/{pods.direct_namespace}/box/main?{words}"
+                version = Subprotocol("v4.channel.k8s.io")
+                return connect(url, ssl=context, subprotocols=[version], compression=None, proxy=None)
+
+            async def echoed(socket: ClientConnection, text: bytes) -> None:
+                await socket.send(b"\x00" + text)
+                while not (message := await socket.recv(decode=False))[1:]:
+                    pass
+                assert message == bytes([STDOUT]) + text
+
+            async def shown() -> str:
+                return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", server.port))
+
+            try:
+                async with kept(certificate.run(use)):
+                    await asyncio.wait_for(certificate.ready.wait(), 60)
+                    first = await shown()
+                    async with exec_("cat") as socket:
+                        await echoed(socket, b"before\n")
+                        ahead = 3600 * 0.95
+                        await until(lambda: len(used) > 1, "renewed in time")
+                        ahead = 0.0
+                        await echoed(socket, b"after\n")
+                        assert await shown() not in (first, "")
+                        async with exec_("cat") as another:
+                            await echoed(another, b"with the new one\n")
+                        await echoed(socket, b"still\n")
+            finally:
+                await server.stop(0)
+
+    try:
+        sockets.run(test())
+    finally:
+        asked = [name for name in local.kubectl("get", "csr", "-o", "name").stdout.split() if virtual_node in name]
+        local.kubectl("delete", "--ignore-not-found", *asked)

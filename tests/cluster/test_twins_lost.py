@@ -9,7 +9,8 @@ import pytest
 
 from app import names
 from devcluster.cluster import Cluster
-from tests.cluster.farlet import Farlet, pod_manifest, running
+from tests.cluster.farlet import Farlet, install_rights, pod_manifest, running
+from tests.cluster.gate import gate
 from tests.cluster.objects import Object, apply, get, remote_of, restarts, uids, wait_ready
 from tests.eventually import eventually
 
@@ -82,6 +83,28 @@ def test_a_job_twin_is_not_made_again(farlet: Farlet, namespace: str) -> None:
     assert lost["status"]["reason"] == names.REMOTE_TWIN_LOST
     assert remote_of(farlet, namespace, lost, "jobs") == []
     assert remote_of(farlet, namespace, lost) == []
+
+
+def test_a_job_twin_is_not_made_again_where_the_answer_to_its_creation_was_lost(
+    local: Cluster, remote: Cluster, namespace: str, virtual_node: str, tmp_path: Path
+) -> None:
+    """The Job is seen later, so that it is known to have been made, by whatever way that became known."""
+    install_rights(local, remote)
+    with gate(remote) as opened:
+        path = opened.kubeconfig(remote.service_account_kubeconfig("farlet", "farlet"), tmp_path / "remote")
+        options = ["--namespace", f"{namespace}={namespace}"]
+        with running(local, remote, virtual_node, tmp_path, *options, remote_kubeconfig=path) as farlet:
+            opened.lose_answer(f"POST /apis/batch/v1/namespaces/{namespace}/jobs")
+            apply(local, namespace, pod_manifest("once", farlet.node, restartPolicy="Never"))
+            wait_ready(local, namespace, "pod/once")
+            assert opened.lost
+            (job,) = remote_of(farlet, namespace, pod(farlet, namespace, "once"), "jobs")
+            remote.kubectl("-n", namespace, "delete", "jobs", "--all", "--cascade=foreground")
+            lost = eventually(
+                lambda: pod(farlet, namespace, "once"), "it says so", until=lambda p: p["status"]["phase"] == "Failed"
+            )
+            assert lost["status"]["reason"] == names.REMOTE_TWIN_LOST
+            assert uids(remote_of(farlet, namespace, lost, "jobs")) <= uids([job])
 
 
 def test_the_remote_namespace_is_deleted(farlet: Farlet, namespace: str) -> None:

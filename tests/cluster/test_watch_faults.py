@@ -1,4 +1,4 @@
-"""Watches that hang, history that is gone, tokens that are revoked: everything catches up, nothing is made anew."""
+"""Watches that hang, history that is gone, tokens and locks that are lost: all catches up, nothing is made anew."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from devcluster import faults
 from devcluster.cluster import Cluster
 from devcluster.controlplane import API_SERVER
 from devcluster.fleet import Fleet
+from tests.cluster import audit
 from tests.cluster.farlet import Farlet, install_rights, pod_manifest, running
 from tests.cluster.gate import Gate, gate
 from tests.cluster.objects import (
     Object,
     apply,
-    audit_mark,
     get,
     remote_of,
     restarts,
     settle,
-    status_writes,
     twins,
     uids,
     wait_ready,
-    writes,
 )
 from tests.eventually import eventually
 
@@ -75,10 +73,7 @@ class Place:
         wait_ready(local, self.namespace, "pod/new")
         eventually(lambda: restarts(self.pod("replaced")), "the replacement is seen", until=lambda count: count == 1)
         wait_ready(local, self.namespace, "pod/replaced")
-        gone = uids([self.before["gone"]])
-        eventually(
-            lambda: gone & uids(get(local, self.namespace, "pods")["items"]), "one is gone", until=lambda left: not left
-        )
+        self.is_gone(self.before["gone"])
         assert self.remote_uids("gone") == set()
         for name in ("kept", "once"):
             assert self.pod(name)["metadata"]["uid"] == self.before[name]["metadata"]["uid"]
@@ -89,7 +84,32 @@ class Place:
         assert len(twins(self.farlet, self.namespace, "jobs")) == 1
         self._left_alone("kept")
         self._left_alone("once")
-        assert self.farlet.ready(), "it is still the same process"
+        # where the API server was away for long, the node controller may have called the node Unknown just now
+        eventually(self.farlet.ready, "the node is Ready, and it is still the same process")
+
+    def is_gone(self, pod: Object) -> None:
+        """Wait until a local pod is."""
+
+        def left() -> set[str]:
+            return uids([pod]) & uids(get(self.farlet.local, self.namespace, "pods")["items"])
+
+        eventually(left, f"{pod['metadata']['name']} is gone", until=lambda found: not found)
+
+    def come_and_go(self) -> Object:
+        """A pod whose twin is made and deleted while no remote watch passes: nothing will ever tell of the twin."""
+        local = self.farlet.local
+        apply(local, self.namespace, pod_manifest("brief", self.farlet.node))
+        pod = self.pod("brief")
+
+        def remote() -> list[Object]:
+            return [
+                item for kind in ("replicasets", "pods") for item in remote_of(self.farlet, self.namespace, pod, kind)
+            ]
+
+        eventually(remote, "its twin is made")
+        local.kubectl("-n", self.namespace, "delete", "pod", "brief", "--wait=false")
+        eventually(remote, "and deleted", until=lambda found: not found)
+        return pod
 
     def _left_alone(self, name: str) -> None:
         """Nothing was written to a pod or its twin without a cause.
@@ -97,15 +117,17 @@ class Place:
         A kubelet goes on for a while after a pod is Ready; and where the local API server takes its time to start, the
         node controller calls the pods of a node that was not heard of not Ready, which is put right.
         """
-        written = {side: writes(cluster, self.marks[side], self.namespace) for side, cluster in self.clusters.items()}
+        written = {
+            side: audit.writes(cluster, self.marks[side], self.namespace) for side, cluster in self.clusters.items()
+        }
         assert [line for line in written["remote"] if f" {name}-" in line] == []
         ours = [line for line in written["local"] if f" {name} " in line]
-        causes = [*self._status_writes("remote", "system:node:"), *self._status_writes("local", NODE_CONTROLLER)]
+        causes = [*self._status_writes("remote", "system:node:*"), *self._status_writes("local", NODE_CONTROLLER)]
         due = [pod for pod in causes if pod == name or pod.startswith(f"{name}-")]
         assert len(ours) <= len(due), f"{ours} of {written['local']}"
 
     def _status_writes(self, side: str, user: str) -> list[str]:
-        return status_writes(self.clusters[side], self.marks[side], self.namespace, user)
+        return audit.status_writes(self.clusters[side], self.marks[side], self.namespace, user)
 
 
 def token_file(cluster: Cluster, path: Path, holder: str) -> None:
@@ -152,7 +174,7 @@ def place(faulty: Fleet, faulty_namespace: str, virtual_node: str, tmp_path: Pat
         settle(farlet, faulty_namespace)
         before = {pod["metadata"]["name"]: pod for pod in get(farlet.local, faulty_namespace, "pods")["items"]}
         remote_before = {name: uids(remote_of(farlet, faulty_namespace, pod)) for name, pod in before.items()}
-        marks = {name: audit_mark(clusters[name]) for name in ("remote", "local")}
+        marks = {name: audit.mark(clusters[name]) for name in ("remote", "local")}
         yield Place(farlet, faulty_namespace, gates, clusters, tokens, before, remote_before, marks)
 
 
@@ -171,6 +193,7 @@ def test_history_that_is_gone(place: Place, side: str) -> None:
     cluster, opened = place.clusters[side], place.gates[side]
     opened.shut()
     place.change()
+    brief: Object = place.come_and_go() if side == "remote" else {}
     faults.kill(cluster, API_SERVER)
     faults.compact(cluster)
     faults.start(cluster, API_SERVER)
@@ -178,6 +201,8 @@ def test_history_that_is_gone(place: Place, side: str) -> None:
     passed = opened.watches
     opened.open()
     eventually(lambda: opened.watches > passed, "a watch passes again")
+    if brief:
+        place.is_gone(brief)
     place.caught_up()
     assert "too old resource version" in place.farlet.log.read_text()
 
@@ -194,3 +219,18 @@ def test_a_token_that_is_revoked_and_replaced(place: Place, side: str) -> None:
     token_file(cluster, place.tokens[side], f"{place.namespace}-second")
     place.caught_up()
     cluster.kubectl("-n", "farlet", "delete", "secret", f"{place.namespace}-second")
+
+
+def test_a_lock_that_is_lost_and_an_api_server_that_refuses_meanwhile(place: Place) -> None:
+    """As one does that has just started, and knows nobody's rights yet: it is asked again, by the same process."""
+    farlet, opened = place.farlet, place.gates["local"]
+    opened.refuse(f"GET /api/v1/nodes/{farlet.node} ")
+    taken = {"spec": {"holderIdentity": "another", "leaseDurationSeconds": 1, "renewTime": None}}
+    lock = ["-n", names.LOCK_NAMESPACE, "patch", "lease", names.lock_name(farlet.node), "--type=merge"]
+    farlet.local.kubectl(*lock, "-p", json.dumps(taken))
+    eventually(lambda: opened.refusals >= 2, "it leads again, and is refused more than once")
+    assert farlet.log.read_text().count("is looked after") == 1
+    opened.refuse("nothing")
+    eventually(lambda: farlet.log.read_text().count("is looked after") == 2, "it looks after the node again")
+    place.change()
+    place.caught_up()

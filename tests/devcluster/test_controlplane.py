@@ -18,7 +18,7 @@ WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 
 @pytest.fixture
 def commands(layout: ClusterLayout) -> dict[str, Command]:
-    return controlplane.commands(layout, {name: Path("/bin") / name for name in CONTROL_PLANE})
+    return controlplane.commands(layout, {name: Path("/bin") / name for name in CONTROL_PLANE}, dual_stack=False)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_own_identity_and_delegated_authentication(
 def test_audit_log_is_on_and_rotated(commands: dict[str, Command], layout: ClusterLayout) -> None:
     told = flags(commands[API_SERVER])
     assert told["audit-log-path"] == str(layout.audit_log)
-    assert (told["audit-log-maxsize"], told["audit-log-maxbackup"]) == ("100", "2")
+    assert (told["audit-log-maxsize"], told["audit-log-maxbackup"]) == ("300", "1")
 
 
 def test_audit_keeps_every_write(policy: dict[str, Any]) -> None:

@@ -71,6 +71,17 @@ def test_stages_are_written_as_kwok_reads_them(flags: dict[str, str]) -> None:
     assert list(yaml.safe_load_all(Path(flags["config"]).read_text())) == list(kwok.stages())
 
 
+def test_usage_is_told_where_metrics_are_wanted(layout: ClusterLayout) -> None:
+    layout.folder.mkdir(parents=True)
+    kwok.command(layout, {kwok.KWOK: Path("/bin/kwok")}, metrics=True)
+    written = list(yaml.safe_load_all((layout.folder / "kwok-stages.json").read_text()))
+    assert written == [*kwok.stages(), *kwok.usage()]
+    paths = {item["metadata"]["name"]: item["spec"]["path"] for item in written if item["kind"] == "Metric"}
+    assert paths["kwok-0"] == "/metrics/resource"
+    annotations = kwok.node(7)["metadata"]["annotations"]
+    assert annotations["metrics.k8s.io/resource-metrics-path"] == paths["each-node"].format(nodeName="kwok-7")
+
+
 def test_stages_are_complete() -> None:
     stages = list(kwok.stages())
     assert len({stage["metadata"]["name"] for stage in stages}) == len(stages)

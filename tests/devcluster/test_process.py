@@ -88,6 +88,19 @@ def test_no_record_no_program(tmp_path: Path) -> None:
     assert not proof.exists()
 
 
+def test_nothing_that_is_not_recorded_is_there_when_it_has_started(make: Make, tmp_path: Path) -> None:
+    """Whoever ends what nobody knows of in a cluster's cgroup would end the start with it."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("mv", "cat", "printf"):
+        (tools / name).write_text('#!/bin/sh\n/bin/"$(basename "$0")" "$@"\nexec sleep 5\n')
+        (tools / name).chmod(0o755)
+    component = make()
+    component.start(Command(["sleep", "1000"], env={"PATH": f"{tools}:{os.environ['PATH']}"}))
+    pid = running(component).pid
+    assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
+
+
 def test_starting_twice_is_once(make: Make) -> None:
     component = make()
     component.start(SLEEP)

@@ -34,11 +34,11 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def calls(stage: Stage) -> list[list[str]]:
-    """The arguments of each call, and forget them."""
+    """The arguments of each call, and forget them; that the local cluster's id is looked up is not shown."""
     record = stage.kubectl.with_name("kubectl.calls")
     lines = record.read_text().splitlines()
     record.unlink()
-    return [line.split("\037")[:-1] for line in lines]
+    return [line.split("\037")[:-1] for line in lines if "kube-system" not in line]
 
 
 def test_shows_steps_commands_and_their_output(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +68,12 @@ def test_both_clusters_get_the_same(stage: Stage) -> None:
     tour.tour(stage)
     made = calls(stage)
     per_side = [
-        [" ".join(call[1:]).replace(side.name, "SIDE") for call in made if call[0] == f"--kubeconfig={side.kubeconfig}"]
+        [
+            # what Farlet makes of the tour's namespace is only there remotely
+            " ".join(word.replace(side.name, "SIDE") for word in call[1:] if not word.startswith(f"{NAMESPACE}-"))
+            for call in made
+            if call[0] == f"--kubeconfig={side.kubeconfig}"
+        ]
         for side in stage.sides()
     ]
     assert per_side[0] == per_side[1]

@@ -26,6 +26,7 @@ from kubelet_api import splice
 from kubelet_api.call import Call, CallError, Kind, User
 from kubelet_api.channel import Channel, Scratch
 from kubelet_api.remote import RemoteCalls
+from kubelet_api.stall import Wire
 from kubelet_api.twins import Twin
 
 T = TypeVar("T")
@@ -55,6 +56,9 @@ class Count:
 
     def to_client(self, count: int) -> None:
         self.down += count
+
+    def over(self, wire: Wire | None) -> None:
+        pass
 
 
 class Held:

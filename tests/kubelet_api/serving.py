@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,16 @@ from typing import Any
 from app.kube.client import Client
 from app.kube.objects import Object
 from devcluster import pki
+from kubelet_api import stall
 from kubelet_api.call import Call, CallError, Downstream, Kind, Meter
 from kubelet_api.limits import Limits
 from kubelet_api.server import KubeletServer
-from kubelet_api.twins import Twin
+from kubelet_api.twins import Placed, Running, Twin
 
 NODE = "virtual-1"
 UID = "0b6c4b3a-0000-4000-8000-000000000001"
+STARTED = 1704067200.0
+"""2024-01-01T00:00:00Z."""
 SPDY = ("Connection: Upgrade", "Upgrade: SPDY/3.1", "X-Stream-Protocol-Version: v4.channel.k8s.io")
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
 
@@ -62,12 +65,21 @@ class Pods:
         name = pod["metadata"]["name"]
         return None if name in self._without else Twin("remote-shop", f"{name}-twin", "remote-uid")
 
+    def placed(self) -> Iterator[Placed]:
+        for item in self.local_pods():
+            twin, metadata = self.twin(item), item["metadata"]
+            if twin is not None:
+                running = tuple(Running(c["name"], STARTED) for c in item["spec"]["containers"])
+                started = item["status"]["startTime"]
+                yield Placed(metadata["namespace"], metadata["name"], metadata["uid"], twin, "far-1", started, running)
+
     def is_running(self, pod: Object) -> bool:
         return self.twin(pod) is not None
 
 
 class _Log:
     def __init__(self, pieces: AsyncIterator[bytes], remote: Recorder) -> None:
+        self.wire = remote.wire
         self._pieces = pieces
         self._remote = remote
         remote.open_logs += 1
@@ -97,6 +109,8 @@ class Recorder:
         """Whether an upgrade reads what the client sends."""
         self.flood = 0
         """Bytes that an upgrade sends at once."""
+        self.wire: stall.Wire | None = None
+        """What logs and commands come over."""
 
     async def logs(self, call: Call) -> _Log:
         self._note(call)
@@ -126,8 +140,11 @@ class Recorder:
         finally:
             self.open_streams -= 1
 
-    async def run(self, call: Call) -> bytes:
+    async def run(self, call: Call, meter: Meter) -> bytes:
         self._note(call)
+        meter.over(self.wire)
+        if self.follow:
+            await asyncio.Event().wait()
         return b"".join(self.pieces)
 
     def _note(self, call: Call) -> None:

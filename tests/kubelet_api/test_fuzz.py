@@ -15,7 +15,7 @@ from threading import Thread
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.kube.client import Client
@@ -142,6 +142,7 @@ WHOLE = st.one_of(
 )
 
 
+@example(sent=b"CONNECT /healthz HTTP/1.1\r\nHost: node\r\n\r\n", cuts=[])
 @given(sent=WHOLE, cuts=st.lists(st.integers(0, 500), max_size=3))
 @settings(
     max_examples=EXAMPLES,

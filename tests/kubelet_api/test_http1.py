@@ -16,9 +16,19 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-@given(st.lists(st.binary(min_size=1, max_size=200), max_size=8), st.lists(st.integers(0, 2000), max_size=20))
-def test_a_chunked_body_is_the_same_however_it_is_cut(pieces: list[bytes], places: list[int]) -> None:
-    wire = b"".join(b"%X;name=value\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\nTrailer: x\r\n\r\n"
+CONTENT = st.binary(min_size=1, max_size=200) | st.sampled_from(
+    [b"a line\n", b"\r\n", b"x\r\n", b"1\r\nx\r\n0\r\n", b"\r"]
+)
+
+
+@given(
+    st.lists(st.tuples(CONTENT, st.sampled_from([b"%x", b"%x", b"%X;name=value", b"0%x", b"%x "])), max_size=8),
+    st.lists(st.integers(0, 2000), max_size=20),
+)
+def test_a_chunked_body_is_the_same_however_it_is_cut(chunks: list[tuple[bytes, bytes]], places: list[int]) -> None:
+    pieces = [piece for piece, _ in chunks]
+    wire = b"".join(size % len(piece) + b"\r\n" + piece + b"\r\n" for piece, size in chunks)
+    wire += b"0\r\nTrailer: x\r\n\r\n"
     body = Body(CHUNKED)
     assert b"".join(body.feed(part) for part in cut(wire, places)) == b"".join(pieces)
     assert body.ended
@@ -32,10 +42,23 @@ def test_any_bytes_are_a_chunked_body_or_not_http(wire: bytes, places: list[int]
         assert sum(len(body.feed(part)) for part in cut(wire, places)) <= len(wire)
 
 
-@pytest.mark.parametrize("wire", [b"g\r\n", b"-1\r\n", b"\r\n", b"2\r\nabc\r\n", b"1" * 5000, b"ffffffffffffffff\r\n"])
-def test_a_chunk_that_lies_is_refused(wire: bytes) -> None:
+@pytest.mark.parametrize("before", [b"", b"1\r\n\n\r\n", b"1\r\n\n\r\n" * 2])
+@pytest.mark.parametrize(
+    "wire", [b"g\r\n", b"-1\r\n", b"\r\n", b"2\r\nabc\r\n", b"1_0\r\n", b"1" * 5000, b"ffffffffffffffff\r\n"]
+)
+def test_a_chunk_that_lies_is_refused(wire: bytes, before: bytes) -> None:
     with pytest.raises(NotHttp):
-        Body(CHUNKED).feed(wire)
+        Body(CHUNKED).feed(before + wire + b"x" * 16 + b"\r\n")
+
+
+def test_a_log_with_the_line_ends_of_http_in_it() -> None:
+    lines = [b"plain\n" * 3, b"of Windows\r\n", b"x" * 5000, b"\r\n", b"5\r\nplain\r\n", b"last\n"] * 20
+    wire = b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines)
+    body = Body(CHUNKED)
+    assert body.feed(wire) == b"".join(lines)
+    assert not body.ended
+    assert body.feed(b"1\r\nx\r\n0\r\n\r\n") == b"x"
+    assert body.ended
 
 
 def test_a_body_with_a_length_ends_with_it() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import logging
 import os
 import re
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -269,7 +272,8 @@ def test_pods(scene: MakeScene) -> None:
             assert [item["metadata"]["name"] for item in running["items"]] == ["web"]
             summary = json.loads((await s.ask("GET", "/stats/summary")).body)
             assert summary["node"]["nodeName"] == NODE
-            assert [entry["podRef"]["name"] for entry in summary["pods"]] == ["web", "pending"]
+            assert [entry["podRef"]["name"] for entry in summary["pods"]] == ["web"]
+            assert summary["pods"][0]["containers"] == [], "no figure without a source"
             config = json.loads((await s.ask("GET", "/configz")).body)["kubeletconfig"]
             assert config["authentication"]["anonymous"] == {"enabled": False}
 
@@ -283,6 +287,43 @@ def test_every_exposition_can_be_read(scene: MakeScene) -> None:
                 answer = await s.ask("GET", path)
                 assert answer.headers["content-type"].startswith("text/plain; version=0.0.4"), path
                 assert list(text_string_to_metric_families(answer.text)), path
+                assert int(answer.headers["process-start-time-unix"]) > 0, path
+
+    asyncio.run(main())
+
+
+def test_pages_of_metrics_are_packed_on_demand(scene: MakeScene) -> None:
+    async def main() -> None:
+        async with scene() as s:
+            for path in ("/metrics/resource", "/metrics/cadvisor", "/metrics/probes"):
+                plain = await s.ask("GET", path, "Accept: application/vnd.google.protobuf")
+                packed = await s.ask("GET", path, "Accept-Encoding: deflate, gzip;q=0.5")
+                refused = await s.ask("GET", path, "Accept-Encoding: gzip;q=0, identity")
+                assert packed.headers["content-encoding"] == "gzip"
+                assert gzip.decompress(packed.body) == plain.body == refused.body
+                assert "content-encoding" not in plain.headers
+                assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+            summary = await s.ask("GET", "/stats/summary?only_cpu_and_memory=true", "Accept-Encoding: gzip")
+            assert summary.headers["content-type"] == "application/json"
+            assert json.loads(summary.body)["node"]["nodeName"] == NODE
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/slis"])
+def test_our_own_metrics_are_packed_on_demand(scene: MakeScene, path: str) -> None:
+    def told(text: str) -> dict[str, int]:
+        """Which figures, and how many of each; their values have moved on by the second time."""
+        return {family.name: len(family.samples) for family in text_string_to_metric_families(text)}
+
+    async def main() -> None:
+        async with scene() as s:
+            await s.ask("GET", path)
+            plain = await s.ask("GET", path)
+            packed = await s.ask("GET", path, "Accept-Encoding: gzip")
+            assert (packed.headers["content-encoding"], plain.headers.get("content-encoding")) == ("gzip", None)
+            assert packed.headers["content-type"] == plain.headers["content-type"]
+            assert told(gzip.decompress(packed.body).decode()) == told(plain.text)
 
     asyncio.run(main())
 
@@ -368,6 +409,67 @@ def test_stop_ends_streams_after_their_time(scene: MakeScene, caplog: pytest.Log
     assert re.search(r'kind=exec user="admin".* result="shutdown"', caplog.text)
 
 
+def test_stop_does_not_wait_for_clients_that_do_not_listen(scene: MakeScene) -> None:
+    """Not even for the end of TLS, which a client that does not read never confirms."""
+
+    async def main() -> None:
+        async with scene(Limits(farewell=NEVER, last_words=0.1)) as s, s.connected() as wire:
+            await wire.send(request("POST", EXEC, SPDY))
+            assert (await wire.head())[0] == 101
+            wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await asyncio.wait_for(s.server.stop(0), 20)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [1000, 64 << 20])
+def test_a_client_that_goes_while_the_remote_does_not_read(scene: MakeScene, size: int) -> None:
+    """Nobody reads from it then, so that nobody sees its end."""
+
+    async def main() -> None:
+        async with scene(Limits(stall=0.5, farewell=1.0)) as s, s.connected() as wire:
+            s.remote.reads = False
+            await wire.send(request("POST", EXEC, SPDY))
+            assert (await wire.head())[0] == 101
+            wire.writer.write(bytes(size))
+            await _standstill(wire.writer.transport.get_write_buffer_size)
+            assert s.remote.open_streams == 1, "who is only slow is waited for"
+            at_once = struct.pack("ii", 1, 0)
+            wire.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            wire.writer.transport.abort()
+            await until(lambda: s.remote.open_streams == 0, "it ends")
+            assert (await s.figures())["farlet_sessions_total", ("exec", "stalled")] == 1
+
+    asyncio.run(main())
+
+
+class Gone:
+    """A connection to a remote that has answered none of the system's last three questions, for an hour."""
+
+    def getsockopt(self, _level: int, _option: int, _size: int) -> bytes:
+        return struct.pack("=2x2B20xI28xI", 0, 3, 0, 3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "kind"),
+    [("GET", "/containerLogs/shop/web/main?follow=true", "logs"), ("POST", "/run/shop/web/main?cmd=x", "run")],
+)
+def test_a_remote_that_is_silently_gone_ends_logs_and_commands(
+    scene: MakeScene, method: str, target: str, kind: str
+) -> None:
+    async def main() -> None:
+        async with scene(limits=Limits(stall=0.2)) as s, s.connected() as wire:
+            s.remote.follow = True
+            s.remote.wire = Gone()
+            await wire.send(request(method, target))
+            assert b"0\r\n\r\n" not in await asyncio.wait_for(wire.reader.read(), 10), "it must not look complete"
+            assert (
+                f'farlet_sessions_total{{kind="{kind}",result="stalled"}} 1.0' in (await s.ask("GET", "/metrics")).text
+            )
+
+    asyncio.run(main())
+
+
 def test_the_audit_line(scene: MakeScene, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with scene() as s:
@@ -443,7 +545,7 @@ def test_tokens(scene: MakeScene, local: Cluster, authority: Authority) -> None:
     local.service_account_kubeconfig("default", "kubelet-api-admin", cluster_role="system:kubelet-api-admin")
     token = local.kubectl("create", "token", "kubelet-api-admin").stdout.strip()
     encoded = base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
-    socket = ["Connection: Upgrade", "Upgrade: websocket"]
+    upgrade = ["Connection: Upgrade", "Upgrade: websocket"]
     offer = f"Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.{encoded}"
 
     async def main() -> None:
@@ -457,13 +559,13 @@ def test_tokens(scene: MakeScene, local: Cluster, authority: Authority) -> None:
             assert await status(f"authorization:  bearer {token}", target="/healthz") == 200
             assert await status(bearer(token[:-2]), target="/healthz") == 401
             assert await status(f"Authorization: Basic {token}", target="/healthz") == 401
-            assert await status(*socket, offer) == 401, "a token needs another protocol beside it"
-            assert await status(*socket, offer, offer, "Sec-WebSocket-Protocol: v4.channel.k8s.io") == 401
+            assert await status(*upgrade, offer) == 401, "a token needs another protocol beside it"
+            assert await status(*upgrade, offer, offer, "Sec-WebSocket-Protocol: v4.channel.k8s.io") == 401
             assert await status(offer, "Sec-WebSocket-Protocol: v4.channel.k8s.io", target="/healthz") == 401
             assert not s.remote.calls
             async with connected(s.server, nobody) as wire:
                 both = f"{offer}, v4.channel.k8s.io"
-                await wire.send(request("GET", EXEC, [*socket, both]))
+                await wire.send(request("GET", EXEC, [*upgrade, both]))
                 assert (await wire.head())[0] == 101
             call = s.remote.calls[0]
             assert dict(call.headers)[b"sec-websocket-protocol"] == b"v4.channel.k8s.io"
@@ -497,7 +599,7 @@ def test_limits_of_connections(scene: MakeScene) -> None:
     """A handshake that goes nowhere counts too, and does not last."""
 
     async def main() -> None:
-        async with scene(Limits(connections=2, tls_handshake=1.0, farewell=1.0)) as s:
+        async with scene(Limits(connections=2, tls_handshake=5.0, farewell=1.0)) as s:
             silent = [await asyncio.open_connection("127.0.0.1", s.server.port) for _ in range(2)]
             await until(lambda: len(s.server._connections) == 2, "both are there")
             with pytest.raises(OSError):
@@ -530,9 +632,10 @@ def test_a_certificate_that_is_no_longer_believed(reviews: Reviews, authority: A
             serving(client, authority, peer_certificate=peer_certificate) as server,
             connected(server, admin) as wire,
         ):
-            for believed, status in ((True, 200), (False, 401), (True, 200)):  # noqa: B007
+            for believed, status in ((True, 200), (True, 200), (False, 401)):  # noqa: B007
                 await wire.send(request("GET", "/healthz"))
                 assert (await wire.answer()).status == status
+            assert await wire.reader.read() == b"", "it is nobody's any more"
 
     asyncio.run(main())
 

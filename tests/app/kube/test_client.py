@@ -8,6 +8,7 @@ import contextlib
 import gc
 import json
 import shutil
+import socket
 import ssl
 import time
 import traceback
@@ -21,7 +22,7 @@ from aiohttp import web
 
 from app.kube import client as module
 from app.kube import credentials as credentials_module
-from app.kube.client import Client, Limiter, PatchKind
+from app.kube.client import Client, PatchKind
 from app.kube.config import Connection, load
 from app.kube.errors import (
     AlreadyExists,
@@ -37,6 +38,7 @@ from app.kube.errors import (
     Unauthorized,
     Unreachable,
 )
+from app.kube.limiter import Limiter
 from app.kube.objects import Object
 from app.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from app.kube.tls import file_in_memory
@@ -767,13 +769,34 @@ def test_a_silent_server_is_noticed_before_the_first_answer(remote: Cluster, tmp
             async with Client(load(path)) as client:
                 await client.server_version()
                 gate.open.clear()
-                with pytest.raises(Unreachable, match="no answer within 1 s"):
-                    await client.request("GET", "/version", timeout=1)
-                with pytest.raises(Unreachable, match="no answer within 1 s"):
+                with pytest.raises(Unreachable, match="no answer within 1 s") as silent:
                     await client.request("POST", PODS.path("default"), body=b"{}", timeout=1)
+                assert silent.value.may_be_done()
+                # that connection was given up, and another one is not made any more
+                with pytest.raises(Unreachable, match="no connection was made in time") as unmade:
+                    await client.request("POST", PODS.path("default"), body=b"{}", timeout=1)
+                assert not unmade.value.may_be_done()
                 assert client.limiter.in_flight == 0
                 gate.open.set()
                 assert await client.server_version()
+
+    run(scenario())
+
+
+def test_what_never_had_a_connection_was_not_sent() -> None:
+    """Refused, and silent from the beginning: a server that listens and never says a word of TLS."""
+
+    async def attempt(port: int) -> Unreachable:
+        async with Client(Connection(f"https://127.0.0.1:{port}", "nowhere")) as client:
+            with pytest.raises(Unreachable, match="is not reachable") as caught:
+                await client.request("POST", PODS.path("default"), body=b"{}", timeout=0.5)
+            return caught.value
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            port = listening.getsockname()[1]
+            assert not (await attempt(port)).may_be_done()
+        assert not (await attempt(port)).may_be_done()
 
     run(scenario())
 

@@ -28,8 +28,8 @@ from devcluster.cluster import Cluster
 from tests.eventually import eventually
 
 LEASE = "farlet-test"
-DURATION = 3
-"""Seconds; short, so that the tests are."""
+DURATION = 6
+"""Seconds; short, so that the tests are, and long enough for a machine that stalls now and then."""
 
 
 def test_a_lease_must_be_renewed_in_time() -> None:
@@ -172,7 +172,7 @@ def test_one_holds_and_the_other_waits(local: Cluster, namespace: str) -> None:
             leaders = Leaders(one, two)
             await one.acquire()
             async with doing(leaders.watch()), doing(one.hold()), doing(two.acquire()) as waiting:
-                await asyncio.sleep(2 * DURATION)
+                await asyncio.sleep(1.2 * DURATION)
                 one.check()
                 assert one.held()
                 assert not two.held()
@@ -247,7 +247,7 @@ def test_without_the_right_to_watch_the_lease_is_polled(
             one, two = contender(client, namespace, "one"), contender(client, namespace, "two")
             await one.acquire()
             async with doing(one.hold()), doing(two.acquire()) as waiting:
-                await asyncio.sleep(1.5 * DURATION)
+                await asyncio.sleep(1.2 * DURATION)
                 assert not waiting.done()
             await one.release()
             async with asyncio.timeout(DURATION):
@@ -333,7 +333,8 @@ def test_the_holder_survives_edits_and_deletion_of_its_lease(local: Cluster, nam
             await one.acquire()
             async with doing(leaders.watch()), doing(one.hold()) as holding, doing(two.acquire()):
                 await asyncio.sleep(0.7)
-                local.kubectl("-n", namespace, "label", "lease", LEASE, "by-hand=yes")
+                label = ["-n", namespace, "label", "lease", LEASE, "by-hand=yes"]
+                await asyncio.to_thread(local.kubectl, *label)
                 await asyncio.sleep(DURATION)
                 assert one.held()
                 lease = await client.get(LEASES.path(namespace, LEASE))
@@ -420,7 +421,7 @@ def test_cancelled_work_ends_before_the_lease_is_given_up(local: Cluster, namesp
                 try:
                     await asyncio.sleep(3600)
                 finally:
-                    await asyncio.sleep(1.5 * DURATION)  # finishing what is in flight takes longer than the lease
+                    await asyncio.sleep(1.2 * DURATION)  # finishing what is in flight takes longer than the lease
                     held_at_the_end.append(one.held())
 
             async with doing(one.run(work)):

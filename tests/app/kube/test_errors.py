@@ -87,3 +87,43 @@ def test_causes() -> None:
     assert error.has_cause("DisruptionBudget")
     assert not error.has_cause("FieldValueInvalid")
     assert not api_error({"code": 429}, "POST /x").has_cause("DisruptionBudget")
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"code": 404, "reason": "NotFound"}, True),
+        ({"code": 403, "reason": "Forbidden", "details": {"causes": [{"reason": "NamespaceTerminating"}]}}, True),
+        ({"code": 403, "reason": "Forbidden"}, False),
+        ({"code": 409, "reason": "AlreadyExists"}, False),
+    ],
+)
+def test_a_namespace_that_is_not_there_or_going(status: dict[str, object], expected: bool) -> None:
+    assert api_error(status, "POST /x").has_no_namespace() is expected
+
+
+WEBHOOK = 'failed calling webhook "deny.example.com": failed to call webhook: Post "https://x": connection refused'
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        *(({"code": code}, False) for code in (400, 401, 403, 404, 409, 410, 413, 422, 429)),
+        ({"code": 408}, True),
+        ({"code": 500, "reason": "InternalError", "message": "etcdserver: request timed out"}, True),
+        ({"code": 500, "reason": "InternalError", "details": {"causes": [{"message": WEBHOOK}]}}, False),
+        ({"code": 502, "details": {"causes": [{"message": WEBHOOK}]}}, True),
+        ({"code": 503}, True),
+        ({"code": 503, "details": {"retryAfterSeconds": 1}}, False),
+        ({"code": 504, "reason": "Timeout"}, True),
+    ],
+)
+def test_whether_a_write_that_failed_may_be_done(status: dict[str, object], expected: bool) -> None:
+    assert api_error(status, "POST /x").may_be_done() is expected
+
+
+def test_what_was_not_sent_is_not_done() -> None:
+    assert errors.Unreachable("x").may_be_done()
+    assert not errors.Unreachable("x", sent=False).may_be_done()
+    assert not errors.ConfigError("x").may_be_done()
+    assert errors.KubeError("x").may_be_done(), "unless it is certain"

@@ -21,6 +21,7 @@ from app.kube.client import Client
 from app.kube.config import Connection, load
 from app.kube.errors import Forbidden, NotFound, TooManyRequests
 from app.kube.informer import Informer, Timing, _Backoff, _older
+from app.kube.informers import Informers
 from app.kube.objects import Envelope, Key
 from app.kube.resources import CONFIG_MAPS, PODS, Resource
 from devcluster import faults
@@ -220,6 +221,20 @@ def is_resumed_watch(query: Mapping[str, str]) -> bool:
 
 
 # ---------------------------------------------------------------------- lists and watches
+
+
+def test_how_far_it_has_come() -> None:
+    """What was made at a version that it has reached, and is not in it, is gone again."""
+    client = Client(Connection("https://127.0.0.1:1", "nowhere"))
+    informer = Informer(client, PODS)
+    both = Informers(PODS, ["a", "b"], lambda namespace: Informer(client, PODS, namespace=namespace))
+    assert not informer.has_reached("a", "9"), "it has listed nothing yet"
+    informer._replace({}, "10")
+    assert [informer.has_reached("a", version) for version in ("9", "10", "11", "x", "")] == [True, True, *[False] * 3]
+    informer._take(b'{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"12"}}}')
+    assert informer.has_reached("a", "11")
+    both._informers["a"]._replace({}, "10")
+    assert [both.has_reached(namespace, "10") for namespace in ("a", "b", "c")] == [True, False, False]
 
 
 @pytest.mark.cluster
@@ -634,18 +649,21 @@ def test_an_api_server_that_is_killed_and_started_again(faulty: Fleet, faulty_na
             await space.make(*names)
             async with space.informer(streaming=streaming) as informer:
                 space.log.take()
-                space.relay.hang()  # so that the informer misses what follows
+                # so that the informer misses what follows: with the watch that it has, one on its way, and the next
+                space.relay.refuse = lambda query: status(503, "ServiceUnavailable")
+                space.relay.flowing = False
+                space.relay.hang()
                 version = informer._resource_version
                 await space.change("cm-1")
                 await space.delete("cm-2")
                 await space.make("new")
-                space.relay.refuse = lambda query: status(503, "ServiceUnavailable")
                 await asyncio.to_thread(faults.kill, cluster, API_SERVER)
                 await until(lambda: informer.counts.errors > 2, "the informer notices")
                 assert informer._resource_version == version
                 assert len(informer) == 50
                 assert space.log.take() == []
                 await asyncio.to_thread(faults.start, cluster, API_SERVER)
+                space.relay.flowing = True
                 space.relay.refuse = lambda query: None
                 await until(lambda: len(space.log.entries) == 3, "what was missed", timeout=60)
                 await asyncio.sleep(1)

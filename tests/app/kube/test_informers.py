@@ -87,6 +87,8 @@ def test_several_are_one(remote: Cluster, namespace: str) -> None:
                 await until(lambda: len(told) == 2, "the second namespace is followed")
                 found = {envelope.metadata.namespace for envelope in cache.by_index(BY_NAME, name)}
                 assert found == {namespace, other}
+                both = cache.each_by_index(BY_NAME, [name, "none", name])
+                assert [{envelope.key.namespace for envelope in each} for each in both] == [found, set(), found]
                 assert found <= {envelope.metadata.namespace for envelope in cache.list()}
                 assert len(cache) == len(cache.list())
                 for space in (namespace, other):

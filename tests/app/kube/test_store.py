@@ -144,6 +144,7 @@ def test_reported_changes_and_indexes_agree_with_the_objects(script: list[tuple[
         for team in "xyz":
             expected = {k for k, v in mirror.items() if v.metadata.labels["team"] == team}
             assert {envelope.key for envelope in store.by_index("team", team)} == expected
+        assert list(map(list, store.each_by_index("team", "xyz"))) == [store.by_index("team", team) for team in "xyz"]
         assert len(store._indexes["team"]._keys) == len({v.metadata.labels["team"] for v in mirror.values()})
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.namespaces.mapping import NamespaceMap, Target, parse, remote_name
+from app.namespaces.mapping import RESERVED, Asked, By, NamespaceMap, Target, parse, remote_name
+from app.namespaces.offloading import Entry, MappingStrategy, Offloading, entries
 
 NAMES = st.from_regex(re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"), fullmatch=True)
 
@@ -16,7 +17,7 @@ NAMES = st.from_regex(re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"), fullmat
 @pytest.mark.parametrize(
     ("named", "namespace", "labels", "target"),
     [
-        ({}, "shop", {"farlet.dev/enabled": "true"}, Target("shop-0a1b", False)),
+        ({}, "shop", {"farlet.dev/enabled": "true"}, Target("shop-0a1b", False, By.LABEL)),
         ({}, "shop", {"farlet.dev/enabled": "false"}, None),
         ({}, "shop", {}, None),
         ({"shop": None}, "shop", {}, Target("shop-0a1b", False)),
@@ -65,3 +66,62 @@ def test_parse() -> None:
 def test_parse_refuses(options: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(options)
+
+
+NORTH = ({"matchExpressions": [{"key": "region", "operator": "In", "values": ["north"]}]},)
+ENABLED = {"farlet.dev/enabled": "true"}
+BY_OPERATOR = {"farlet.dev/enabled-by": "offloading"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "target"),
+    [
+        (Asked("shop", offloading=Offloading("shop")), Target("shop-0a1b", False, By.OFFLOADING)),
+        (
+            Asked("shop", offloading=Offloading("shop", mapping=MappingStrategy.ENFORCE_SAME_NAME)),
+            Target("shop", False, By.OFFLOADING),
+        ),
+        (
+            Asked("shop", offloading=Offloading("shop", mapping=MappingStrategy.SELECTED_NAME, remote_name="far")),
+            Target("far", False, By.OFFLOADING),
+        ),
+        (
+            Asked("shop", offloading=Offloading("shop", terms=NORTH), node_labels={"region": "north"}),
+            Target("shop-0a1b", False, By.OFFLOADING),
+        ),
+        (Asked("shop", ENABLED, offloading=Offloading("shop", terms=NORTH)), None),
+        (Asked("shop", offloading=Offloading("shop", terms=())), None),
+        # an object that goes leaves what a person's own label asks for
+        (Asked("shop", offloading=Offloading("shop", deleting=True)), None),
+        (Asked("shop", ENABLED, offloading=Offloading("shop", deleting=True)), Target("shop-0a1b", False, By.LABEL)),
+        # the operator's label means nothing without the object, which may not have been seen yet
+        (Asked("shop", ENABLED, BY_OPERATOR), None),
+        (Asked("shop", ENABLED, going=True), None),
+    ],
+)
+def test_an_object_is_stronger_than_the_label(asked: Asked, target: Target | None) -> None:
+    assert NamespaceMap("0a1b", {}, "node").decide(asked) == target
+    assert NamespaceMap("0a1b", {"shop": "given"}, "node").decide(asked) == Target("given", True)
+
+
+@pytest.mark.parametrize("namespace", [*sorted(RESERVED), "home"])
+def test_the_clusters_own_namespaces_extend_only_if_they_are_named(namespace: str) -> None:
+    by_label, by_object = Asked(namespace, ENABLED), Asked(namespace, offloading=Offloading(namespace))
+    found = NamespaceMap("0a1b", {}, "node", own="home")
+    for asked in (by_label, by_object):
+        assert found.decide(asked) is None
+        assert f"--namespace {namespace} offloads it" in found.why_not(namespace, asked)
+        named = NamespaceMap("0a1b", {namespace: None}, "node", own="home")
+        assert named.decide(asked) == Target(f"{namespace}-0a1b", False)
+    assert NamespaceMap("0a1b", {}, "node").decide(Asked("home", ENABLED)) is not None
+
+
+def test_an_object_without_anything_asks_for_what_the_label_does() -> None:
+    content = {"metadata": {"name": "offloading", "namespace": "shop"}, "spec": {}}
+    assert Offloading.of(content) == Offloading("shop")
+
+
+def test_entries_survive_the_way_there_and_back() -> None:
+    entry = Entry(node="n", cluster="c", remote_namespace="far", ready=False, reason="Conflict", message="x")
+    assert entries({"status": {"clusters": [entry.object()]}}) == [entry]
+    assert entries({}) == []

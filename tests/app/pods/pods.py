@@ -35,7 +35,9 @@ def local_pod(name: str = "web-0", *, metadata: Object | None = None, **spec: An
             "resourceVersion": "17",
             "labels": {"app": "web", "pod-template-hash": "7d9f"},
             "annotations": {"note": "hello"},
-            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": True}],
+            "ownerReferences": [
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "7d9f", "controller": True}
+            ],
             "finalizers": ["example.org/wait"],
             "managedFields": [{"manager": "kubectl"}],
             **(metadata or {}),

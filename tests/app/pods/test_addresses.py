@@ -39,3 +39,9 @@ def test_no_map() -> None:
 def test_mistakes(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         IpMap.parse([text])
+
+
+def test_the_way_back() -> None:
+    there = IpMap.parse(["10.1.0.0/16=10.201.0.0/16", "10.1.2.0/24=10.9.9.0/24"])
+    for address in ("10.1.7.7", "10.1.2.3", "192.168.0.1", "not an address"):
+        assert there.inverse().translate(there.translate(address)) == address

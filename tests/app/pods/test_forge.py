@@ -95,6 +95,45 @@ def test_the_local_token_stays_at_home() -> None:
         assert [mount["name"] for mount in container["volumeMounts"]] == ["data"]
 
 
+def test_the_root_ca_is_the_local_one() -> None:
+    """Wherever a pod can use a ConfigMap; other ConfigMaps, and pods where none are reflected, are left as they are."""
+
+    def pod(name: str) -> Object:
+        volumes: list[Object] = [
+            {"name": "one", "configMap": {"name": name}},
+            {"name": "two", "projected": {"sources": [{"configMap": {"name": name}}, {"secret": {"name": name}}]}},
+            {"name": "other", "configMap": {"name": "other"}},
+        ]
+        container: Object = {
+            "name": "main",
+            "envFrom": [{"configMapRef": {"name": name}}, {"secretRef": {"name": name}}],
+            "env": [
+                {"name": "A", "valueFrom": {"configMapKeyRef": {"name": name, "key": "ca.crt"}}},
+                {"name": "B", "value": name},
+            ],
+        }
+        return local_pod(volumes=volumes, containers=[container], initContainers=[{**container, "name": "first"}])
+
+    def ours(spec: Object) -> str:
+        return json.dumps([spec["volumes"], spec["containers"], spec["initContainers"]])
+
+    reflecting = replace(OPTIONS, root_ca="kube-root-ca.crt-home")
+    original = pod(names.ROOT_CA)
+    before = copy.deepcopy(original)
+    renamed = ours(_spec(original, reflecting))
+    assert original == before
+    for secret in ('"secret": {"name": "kube-root-ca.crt"}', '"secretRef": {"name": "kube-root-ca.crt"}'):
+        assert secret in renamed
+    assert renamed.count('{"name": "kube-root-ca.crt-home"') == 6
+    assert renamed.count('"configMap": {"name": "other"}') == 1
+    assert ours(_spec(original)) == ours(_spec(before, OPTIONS))
+    assert "kube-root-ca.crt-home" not in ours(_spec(original))
+    debug = {"name": "d", "envFrom": [{"configMapRef": {"name": names.ROOT_CA}}]}
+    assert forge_ephemeral_container(debug, original, reflecting)["envFrom"][0]["configMapRef"] == {
+        "name": "kube-root-ca.crt-home"
+    }
+
+
 def test_no_volumes_are_left_of_a_pod_that_had_only_a_token() -> None:
     pod = local_pod()
     del pod["spec"]["volumes"][0]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.kube.objects import Object
-from app.pods.patch import dropped_fields, status_patch
+from app.pods.patch import dropped_fields, is_stored, status_patch
 from tests.app.pods.samples import condition, local_pod, running, waiting
 
 KEYS = {"conditions": "type", "podIPs": "ip", "hostIPs": "ip"}
@@ -168,3 +168,21 @@ def test_a_merged_list_that_comes_back_in_another_order_lost_nothing() -> None:
     assert dropped_fields(sent, stored) == frozenset()
     older = {"conditions": [{"type": "Ready"}, {"type": "PodScheduled"}]}
     assert dropped_fields(sent, older) == {("conditions", "observedGeneration")}
+
+
+def test_what_was_stored_is_what_was_sent() -> None:
+    sent = {"phase": "Running", "conditions": [condition("A"), condition("B")], "podIP": "10.0.0.1"}
+    null = condition("A") | {"lastProbeTime": None}
+    assert is_stored(sent, sent | {"conditions": [condition("B"), null], "qosClass": "Burstable"})
+
+
+def test_what_another_wrote_in_between_is_seen() -> None:
+    sent = {"phase": "Running", "conditions": [condition("A")], "future": 1}
+    for other in (
+        {"conditions": [condition("A"), condition("example.com/gate")]},
+        {"conditions": [condition("A", "False")]},
+        {"phase": "Failed"},
+        {"message": "new"},
+    ):
+        assert not is_stored(sent, sent | other)
+    assert not is_stored(sent, {"phase": "Running", "conditions": [condition("A")]}), "it was not kept"

@@ -20,7 +20,7 @@ from app.kube.objects import Envelope, Object
 from app.kube.resources import EVENTS
 from app.kube.store import Store
 from app.pods import remote_events
-from app.pods.controller import BY_UID, by_uid
+from app.pods.known import BY_UID, by_uid
 from app.pods.remote_events import About, Feed, RemoteEvents, Timing
 from app.pods.warnings import Mode
 from app.settings import SettingsError

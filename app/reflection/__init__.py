@@ -1,0 +1,1 @@
+"""Keeps remote copies of what offloaded pods need: ConfigMaps, Secrets, Services and EndpointSlices."""
