@@ -78,7 +78,7 @@ def _is_program(path: Path) -> bool:
 
 def _build(recipe: Recipe, names: Sequence[str]) -> None:
     title = f"building {recipe.name} v{recipe.version}"
-    with progress.step(title, unit="packages", announce=True) as step, _only_builder(recipe, step):
+    with progress.step(title, unit="packages", announce=True) as step, _only_builder(recipe, step) as lock:
         # Another process may have built them while this one waited.
         names = [name for name in names if not _is_program(cached(name, recipe))]
         if not names:
@@ -88,14 +88,18 @@ def _build(recipe: Recipe, names: Sequence[str]) -> None:
         for leftover in folder.glob(".building-*"):  # of a build that was killed: this process has the lock
             shutil.rmtree(leftover)
         with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as aside:
-            _GoBuild(recipe, names, step).run(Path(aside))
+            _GoBuild(recipe, names, step, lock).run(Path(aside))
             for name in names:
                 (Path(aside) / name).rename(folder / name)
 
 
 @contextmanager
-def _only_builder(recipe: Recipe, step: progress.Step) -> Iterator[None]:
-    """Hold the module's lock, which ends with this process however it ends."""
+def _only_builder(recipe: Recipe, step: progress.Step) -> Iterator[int]:
+    """Hold the module's lock; yields its descriptor.
+
+    It ends with the last process that has the descriptor, however that ends: where this one is killed, the compilers
+    that it had started may write for a while yet.
+    """
     path = cache_folder() / "locks" / recipe.name
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as lock:
@@ -106,7 +110,7 @@ def _only_builder(recipe: Recipe, step: progress.Step) -> Iterator[None]:
             step.update(note="waiting for another process that builds it")
             fcntl.flock(lock, fcntl.LOCK_EX)
             step.update(note="")
-        yield
+        yield lock.fileno()
 
 
 class Compilation:
@@ -137,9 +141,10 @@ class Compilation:
 class _GoBuild:
     """One build of one module: download, look what has to be compiled, compile and link."""
 
-    def __init__(self, recipe: Recipe, names: Sequence[str], step: progress.Step) -> None:
+    def __init__(self, recipe: Recipe, names: Sequence[str], step: progress.Step, lock: int) -> None:
         self._recipe = recipe
         self._names = names
+        self._lock = lock
         self._packages = [recipe.programs[name] for name in names]
         self._step = step
         self._log_path = cache_folder() / "logs" / f"{recipe.key}.log"
@@ -198,6 +203,7 @@ class _GoBuild:
                 text=True,
                 # A group of its own: its compilers and linkers end with it.
                 process_group=0,
+                pass_fds=(self._lock,),
             ) as process:
                 assert process.stderr
                 try:

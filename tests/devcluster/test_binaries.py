@@ -96,10 +96,14 @@ class FakeGo:
         return int(pid.read_text())
 
 
+PATIENCE = 60
+"""Seconds until something is taken to hang."""
+
+
 def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, f"waited 10 s for {what}"
+        assert time.monotonic() < deadline, f"waited {PATIENCE} s for {what}"
         time.sleep(0.01)
 
 
@@ -247,24 +251,33 @@ def test_two_processes_build_once(go: FakeGo, recipe: Recipe) -> None:
     second.stderr.readline()
     assert "another process builds it already" in second.stderr.readline()
     go.release()
-    outputs = [process.communicate(timeout=20)[0].split() for process in (first, second)]
+    outputs = [process.communicate(timeout=PATIENCE)[0].split() for process in (first, second)]
     one, two = (str(binaries.cached(name, recipe)) for name in ("one", "two"))
     assert outputs == [[one, two], [two]]
     assert go.builds() == ["example.com/tools/one example.com/tools/two"]
 
 
-def test_killed_build_is_taken_up_again(go: FakeGo, recipe: Recipe) -> None:
+def test_killed_build_is_taken_up_again_when_what_it_started_has_ended(go: FakeGo, recipe: Recipe) -> None:
     go.hold()
     victim = in_another_process(recipe, "one")
-    go.wait_for_build()
+    orphan = go.wait_for_build()
     victim.kill()
-    victim.communicate(timeout=10)
+    victim.wait(PATIENCE)
     final = binaries.cached("one", recipe)
     assert not final.exists()
     assert list(final.parent.glob(".building-*"))
-    go.release()
-    assert binaries.ensure(["one"], recipes=[recipe])["one"].read_text() == "whole\n"
+    with in_another_process(recipe, "one") as again:
+        assert again.stderr
+        again.stderr.readline()
+        assert "another process builds it already" in again.stderr.readline(), "go itself was not killed"
+        assert alive_in_group(orphan)
+        go.release()
+        again.communicate(timeout=PATIENCE)
+    assert final.read_text() == "whole\n"
     assert [path.name for path in final.parent.iterdir()] == ["one"]
+    for pipe in (victim.stdout, victim.stderr):
+        assert pipe
+        pipe.close()
 
 
 def test_interrupt_ends_go_and_leaves_nothing(go: FakeGo, recipe: Recipe) -> None:
@@ -273,7 +286,7 @@ def test_interrupt_ends_go_and_leaves_nothing(go: FakeGo, recipe: Recipe) -> Non
     pid = go.wait_for_build()
     assert alive_in_group(pid)
     victim.send_signal(signal.SIGINT)
-    _, errors = victim.communicate(timeout=10)
+    _, errors = victim.communicate(timeout=PATIENCE)
     assert victim.returncode != 0
     assert "building tools v1.2.3: interrupted after" in errors
     until(lambda: not alive_in_group(pid), "go and its children to end")
