@@ -38,6 +38,8 @@ RUN = "FARLET_TEST_RUN"
 """Which run this is; set by its first process for all of them."""
 KEEP = "FARLET_KEEP_CLUSTERS"
 """Set it to leave the clusters up after a run, for a quick loop on one test."""
+_WIDTH = 240
+"""Characters of a line of a component's log: there are dozens of components, and the cause is to be found first."""
 
 
 def means_missing() -> str:
@@ -216,7 +218,8 @@ def _evidence(fleet: Fleet, namespace: str | None) -> list[tuple[str, str]]:
             for what in (["get", "pods", "-o", "wide"], ["get", "events", "--sort-by=.lastTimestamp"]):
                 sections.append((f"{cluster.name}: {what[1]} in {namespace}", _ask(cluster, namespace, what)))
         for component in cluster.components():
-            sections.append((f"{cluster.name}: end of {component.log}", component.tail(5)))
+            lines = [line[:_WIDTH] for line in component.tail(3).splitlines()]
+            sections.append((f"{cluster.name}: end of {component.log}", "\n".join(lines)))
     return sections
 
 

@@ -142,7 +142,7 @@ def test_another_address_is_told_when_it_was_found_twice(looks: list[str | None]
 @pytest.mark.parametrize(("given", "environment"), [("10.0.0.1", {}), (None, {"POD_IP": "10.0.0.2"})])
 def test_an_address_that_was_given_is_not_followed(given: str | None, environment: dict[str, str]) -> None:
     client: Any = Leads("https://127.0.0.1:6443")
-    asyncio.run(asyncio.wait_for(follow_address(given, environment, client, "10.0.0.1", pytest.fail), 10))
+    asyncio.run(asyncio.wait_for(follow_address(given, environment, client, "10.0.0.1", pytest.fail), 60))
 
 
 @pytest.mark.parametrize("current", ["10.0.0.1", "10.0.0.2", "10.0.0.3"])

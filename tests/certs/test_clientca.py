@@ -37,7 +37,7 @@ def test_the_file_is_read_again_and_the_old_ca_refused(tmp_path: Path, caplog: p
         authority = CaFile(path, look=0.02)
         assert authority.check() is not None
         async with running(authority.run(use)), serving(tls) as port:
-            await asyncio.wait_for(authority.ready.wait(), 10)
+            await asyncio.wait_for(authority.ready.wait(), 60)
             assert authority.check() is None
             assert (await Talker(pki.client(old, "old")).talk(port)).client == "old"
             path.write_bytes(b"nonsense")

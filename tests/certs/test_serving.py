@@ -84,7 +84,7 @@ def test_renewed_in_the_last_third_of_its_life() -> None:
     async def test() -> None:
         case = Case()
         async with running(case.run()):
-            await asyncio.wait_for(case.certificate.ready.wait(), 10)
+            await asyncio.wait_for(case.certificate.ready.wait(), 60)
             assert case.certificate.check() is None
             case.clock.ahead = 0.69 * DAY
             await asyncio.sleep(0.2)
@@ -122,7 +122,7 @@ def test_renewed_at_once_when_the_addresses_change() -> None:
     async def test() -> None:
         case = Case(timing=Timing())
         async with running(case.run()):
-            await asyncio.wait_for(case.certificate.ready.wait(), 10)
+            await asyncio.wait_for(case.certificate.ready.wait(), 60)
             case.certificate.set_addresses(["10.0.0.1", "10.0.0.1"])
             await asyncio.sleep(0.1)
             assert len(case.used) == 1
@@ -244,7 +244,7 @@ def test_files_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
         clock = Clock()
         certificate = PairFiles(*files, ["10.0.0.1"], look=0.02, clock=clock)
         async with running(certificate.run(used.append)):
-            await asyncio.wait_for(certificate.ready.wait(), 10)
+            await asyncio.wait_for(certificate.ready.wait(), 60)
             files[0].write_bytes(second.certificate)  # half of a change
             await until(lambda: "the key is not that of the certificate" in caplog.text, "warned")
             assert len(used) == 1

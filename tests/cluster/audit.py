@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
+from http import HTTPStatus
 
 from devcluster.cluster import Cluster
 from tests.cluster.objects import Object
@@ -43,13 +44,21 @@ def about(cluster: Cluster, since: int, namespace: str, user: str = FARLET) -> I
 
 
 def writes(
-    cluster: Cluster, since: int, namespace: str, kinds: Collection[str] = TWINS, user: str = FARLET
+    cluster: Cluster,
+    since: int,
+    namespace: str,
+    kinds: Collection[str] = TWINS,
+    user: str = FARLET,
+    *,
+    accepted: bool = False,
 ) -> list[str]:
-    """What was written to objects of these kinds, or was to be: ``patch pods box status``."""
+    """What was written to objects of these kinds, or was to be, unless *accepted*: ``patch pods box status``."""
     return [
         f"{event['verb']} {item['resource']} {item.get('name')} {item.get('subresource', '')}"
         for event, item in about(cluster, since, namespace, user)
-        if event["verb"] not in READS and item.get("resource") in kinds
+        if event["verb"] not in READS
+        and item.get("resource") in kinds
+        and (not accepted or event["responseStatus"]["code"] < HTTPStatus.BAD_REQUEST)
     ]
 
 

@@ -37,7 +37,7 @@ class Following:
         self._ending = True
         if self._connection.sock is not None:
             self._connection.sock.shutdown(socket.SHUT_RDWR)  # ends the read in the other thread
-        self._thread.join(10)
+        self._thread.join(60)
         self._connection.close()
 
     def _follow(self) -> None:

@@ -95,7 +95,7 @@ class Gate:
         async def listen() -> asyncio.Server:
             return await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._near)
 
-        self._server = asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
+        self._server = asyncio.run_coroutine_threadsafe(listen(), self._loop).result(60)
         self._port = self._server.sockets[0].getsockname()[1]
 
     def stop(self) -> None:
@@ -108,16 +108,16 @@ class Gate:
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.sleep(0.1)  # transports that were aborted are closed by the loop's next turns
 
-        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(60)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def _call(self, function: Callable[[], int]) -> int:
         async def called() -> int:
             return function()
 
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(60)
 
     def _each_watch(self, do: Callable[[_Passage], object]) -> int:
         watches = [passage for passage in self._passages if passage.is_watch]

@@ -265,7 +265,7 @@ def test_the_node_survives_being_deleted(farlet: Farlet, namespace: str) -> None
         found = farlet.local.kubectl("get", "node", farlet.node, "-o", "jsonpath={.metadata.uid}", check=False).stdout
         return bool(found) and found != before
 
-    eventually(made_again, "the node is made again", timeout=10)
+    eventually(made_again, "the node is made again, before its pods are collected", timeout=40)
     eventually(farlet.ready, "and is Ready")
     node = get(farlet.local, namespace, "node", farlet.node)
     eventually(

@@ -60,7 +60,7 @@ def test_starts_and_stops(make: Make, tmp_path: Path) -> None:
     assert (component.state(), component.command()) == ("not started", None)
     component.start(SLEEP)
     pid = running(component).pid
-    assert wait_for(lambda: program_of(pid) == "sleep", 10)
+    assert wait_for(lambda: program_of(pid) == "sleep", 60)
     assert component.state() == "running"
     component.stop()
     assert not Path(f"/proc/{pid}").exists()
@@ -73,7 +73,7 @@ def test_record_is_there_before_the_program(make: Make, tmp_path: Path) -> None:
     component.start(Command(["cat", str(tmp_path / "run" / "program.pid")]))
     identity = component.identity()
     assert identity is not None
-    assert wait_for(lambda: not identity.alive(), 10)
+    assert wait_for(lambda: not identity.alive(), 60)
     boot, stat = component.log.read_text().splitlines()
     assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert stat.split()[0] == str(identity.pid)
@@ -132,7 +132,7 @@ def test_environment_and_log(make: Make) -> None:
     component = make()
     for greeting in ("hello", "again"):
         component.start(Command(["sh", "-c", 'echo "$GREETING"; echo "to stderr" >&2'], env={"GREETING": greeting}))
-        assert wait_for(lambda: not component.alive(), 10)
+        assert wait_for(lambda: not component.alive(), 60)
     assert component.tail() == "hello\nto stderr\nagain\nto stderr"
     assert component.tail(1) == "to stderr"
 
@@ -142,7 +142,7 @@ def test_a_zombie_is_not_alive(make: Make) -> None:
     component.start(SLEEP)
     pid = running(component).pid
     os.kill(pid, signal.SIGKILL)
-    assert wait_for(lambda: state_of(pid) == "Z", 10)
+    assert wait_for(lambda: state_of(pid) == "Z", 60)
     assert (component.alive(), component.state()) == (False, "dead")
     assert component.signal(signal.SIGTERM) is False
 
@@ -183,10 +183,10 @@ def test_a_damaged_record_is_no_record(make: Make, tmp_path: Path, content: str)
 def test_stop_ends_a_paused_process_orderly(make: Make) -> None:
     component = make()
     component.start(Command(["sh", "-c", "trap 'echo orderly; exit' TERM; echo ready; while :; do sleep 0.01; done"]))
-    assert wait_for(lambda: component.tail() == "ready", 10)
+    assert wait_for(lambda: component.tail() == "ready", 60)
     pid = running(component).pid
     assert component.signal(signal.SIGSTOP)
-    assert wait_for(lambda: component.state() == "paused", 10)
+    assert wait_for(lambda: component.state() == "paused", 60)
     component.stop()
     assert not Path(f"/proc/{pid}").exists()
     assert component.tail(1) == "orderly"
@@ -196,7 +196,7 @@ def test_stop_ends_what_ignores_sigterm(make: Make) -> None:
     component = make()
     component.start(Command(["sh", "-c", "trap '' TERM; exec sleep 1000"]))
     pid = running(component).pid
-    assert wait_for(lambda: program_of(pid) == "sleep", 10)
+    assert wait_for(lambda: program_of(pid) == "sleep", 60)
     component.stop(timeout=0.1)
     assert not Path(f"/proc/{pid}").exists()
 
@@ -286,9 +286,9 @@ die()
     starter = subprocess.run([sys.executable, "-c", program], cwd=root, check=False)
     assert starter.returncode == -signal.SIGKILL
     component = make()
-    assert wait_for(lambda: component.state() == "running", 10), "nobody knows what was started"
+    assert wait_for(lambda: component.state() == "running", 60), "nobody knows what was started"
     pid = running(component).pid
-    assert wait_for(lambda: program_of(pid) == "sleep", 10)
+    assert wait_for(lambda: program_of(pid) == "sleep", 60)
     component.stop()
     assert component.state() == "not started"
 
@@ -299,7 +299,7 @@ def test_kill_all(make: Make) -> None:
         component.start(SLEEP)
     pids = [running(component).pid for component in components]
     process.kill_all([*pids, 2**22])  # the last is nobody's
-    assert wait_for(lambda: not any(component.alive() for component in components), 10)
+    assert wait_for(lambda: not any(component.alive() for component in components), 60)
 
 
 def test_memory_of_a_process() -> None:
@@ -316,7 +316,7 @@ def test_tail(tmp_path: Path) -> None:
 
 def test_wait_for() -> None:
     seen = iter([False, False, True])
-    assert wait_for(lambda: next(seen), 10, 0.001)
+    assert wait_for(lambda: next(seen), 60, 0.001)
     assert not wait_for(lambda: False, 0.01, 0.001)
 
 

@@ -52,7 +52,7 @@ def test_log_has_a_line_now_and_then_in_a_long_step() -> None:
     out = io.StringIO()
     with Reporter(out, period=0.01).step("building x v1", unit="packages", announce=True) as step:
         step.update(3, 9)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while out.getvalue().count("\n") < 3 and time.monotonic() < deadline:
             time.sleep(0.005)
     first, second, *_, last = out.getvalue().splitlines()
@@ -98,7 +98,7 @@ def test_steps_of_several_threads_share_the_terminal(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("TERM", "xterm")
     out = io.StringIO()
     reporter = Reporter(out, terminal=True)
-    together = threading.Barrier(4, timeout=10)
+    together = threading.Barrier(4, timeout=60)
 
     def work(number: int) -> None:
         with reporter.step(f"step {number}") as step:

@@ -80,11 +80,11 @@ def gateway(cluster: Cluster, folder: Path) -> Iterator[Path]:
     configuration.write_text(CONFIGURATION.format(folder=folder, port=port, server=server))
     process = subprocess.Popen([program, "-c", str(configuration), "-e", str(folder / "start.log")])
     try:
-        eventually(lambda: _listens(port), "nginx listens", timeout=20)
+        eventually(lambda: _listens(port), "nginx listens", timeout=60)
         yield kubeconfig
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def certificate(folder: Path) -> Path:

@@ -149,23 +149,38 @@ def test_a_terminal_with_its_size(way: Way) -> None:
 
     def see(pattern: str) -> None:
         nonlocal seen
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not re.search(pattern, seen):
             assert time.monotonic() < deadline, f"{pattern} not in {seen!r}"
             if select.select([main], [], [], 1)[0]:
                 seen += os.read(main, 4096).decode(errors="replace")
 
+    def ask_size(until: str) -> None:
+        """As often as it takes: a new size arrives when it does."""
+        nonlocal seen
+        for _ in range(100):
+            seen = ""
+            os.write(main, b"stty size\n")
+            see(r"\d+ \d+\r\n[^\n]*# ")
+            if until in seen:
+                return
+            time.sleep(0.1)
+        pytest.fail(f"{until} not in {seen!r}")
+
     try:
         see("# ")
-        os.write(main, b"while sleep 0.1; do stty size; done\n")
-        see("33 101")
+        ask_size("33 101")
         fcntl.ioctl(main, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 88, 0, 0))
-        see("44 88")
+        ask_size("44 88")
+        os.write(main, b"echo st''arts; cat\n")
+        see("starts")  # the shell no longer reads ahead
+        os.write(main, b"here\n")
+        see("here\r\nhere\r\n")  # typed, and said by a program that runs: a signal ends it
         seen = ""
-        os.write(main, b"\x03")  # which throws away what was typed and not yet read
+        os.write(main, b"\x03")
         see("# ")
         os.write(main, b"exit 5\n")
-        assert eventually(process.poll, "kubectl ends", until=lambda code: code is not None, timeout=30) == 5
+        assert eventually(process.poll, "kubectl ends", until=lambda code: code is not None) == 5
     finally:
         process.kill()
         process.wait()
@@ -204,7 +219,7 @@ def forwarded(way: Way, port: int) -> Iterator[tuple[int, subprocess.Popen[bytes
         yield int(matched[1]), process
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()
 
 
@@ -489,7 +504,7 @@ def test_port_forward_over_plain_websocket(straight: Front, place: tuple[Cluster
         got = b""
         with contextlib.suppress(ConnectionClosed, TimeoutError):
             while b"-\n" not in got:
-                message = websocket.recv(timeout=20)
+                message = websocket.recv(timeout=60)
                 assert isinstance(message, bytes)
                 got += message[1:]
     assert got.startswith(b"HTTP/1.")
@@ -545,7 +560,7 @@ def test_many_short_sessions_leave_nothing(straight: Front, place: tuple[Cluster
     eventually(lambda: not straight.sessions, "sessions of other tests are over")
     before = descriptors()
     straight.run(many(60), 120)
-    eventually(descriptors, "no descriptor is left", until=lambda count: count <= before, timeout=20)
+    eventually(descriptors, "no descriptor is left", until=lambda count: count <= before, timeout=60)
 
 
 def test_a_meter_counts_both_ways(kubectl: Way) -> None:

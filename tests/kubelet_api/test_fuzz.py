@@ -76,7 +76,7 @@ class Fuzzed:
             with suppress(OSError, TimeoutError):
                 for piece in pieces:
                     await wire.send(piece)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while b"\r\n\r\n" not in got and (data := await wire.reader.read(65536)):
                         got += data
         return got

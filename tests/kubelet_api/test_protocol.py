@@ -240,7 +240,7 @@ async def talk(one: Served, *pieces: bytes) -> bytes:
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -344,7 +344,7 @@ async def unread(one: Served, request: bytes) -> KubeletProtocol:
     one.body = bytes(1 << 20)
     _, writer = await asyncio.open_connection("127.0.0.1", one.port, limit=1)
     writer.write(request * 100)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             for protocol in one.state.connections:
                 if isinstance(protocol, KubeletProtocol) and protocol.flow.write_paused:
@@ -356,7 +356,7 @@ async def unread(one: Served, request: bytes) -> KubeletProtocol:
 def test_answers_that_nobody_reads_do_not_wait_for_ever() -> None:
     async def main() -> None:
         async with served(Limits(unread=0.1)) as one:
-            await asyncio.wait_for((await unread(one, GET))._closed, 20)
+            await asyncio.wait_for((await unread(one, GET))._closed, 60)
             assert one.refused == ["unread"]
             await gone(one.kept)
 
@@ -367,7 +367,7 @@ def test_a_log_that_nobody_reads_waits() -> None:
     async def main() -> None:
         async with served(Limits(unread=0.1)) as one:
             protocol = await unread(one, GET.replace(b"/healthz", b"/containerLogs/a/b/c"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while protocol._unread_timer is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert one.refused == []
@@ -464,7 +464,7 @@ async def unread_session(
         _, writer = await asyncio.open_connection("127.0.0.1", listener.sockets[0].getsockname()[1], ssl=client)
         writer.write(EXEC + b"\r\n")
         try:
-            connection, session = await asyncio.wait_for(one.opened, 20)
+            connection, session = await asyncio.wait_for(one.opened, 60)
             yield writer, connection, session
         finally:
             await gone(writer)

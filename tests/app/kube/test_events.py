@@ -105,7 +105,7 @@ async def events(client: Client, namespace: str, **fields: str) -> list[Object]:
 
 async def until(condition: Callable[[], bool], what: str) -> None:
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - what is waited for knows of no events
                 await asyncio.sleep(0.02)
     except TimeoutError:
@@ -277,5 +277,5 @@ def test_closing_is_bounded_when_nobody_answers(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.INFO):
         stats, took = asyncio.run(scenario())
     assert stats == Stats(written=0, dropped=10, waiting=0)
-    assert took < 5
+    assert took < 20, "a request may take 30"
     assert "10 events could not be written" in caplog.text

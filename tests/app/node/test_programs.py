@@ -63,7 +63,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> No
 
     asyncio.run(until_it_has_started())
     for pid in pids.read_text().split():
-        eventually(lambda pid=pid: not _runs(pid), f"process {pid} has ended", timeout=10)  # type: ignore[misc]
+        eventually(lambda pid=pid: not _runs(pid), f"process {pid} has ended", timeout=60)  # type: ignore[misc]
 
 
 def _runs(pid: str) -> bool:

@@ -236,7 +236,7 @@ class Clusters:
         return {item["message"]: (item["count"], item["metadata"]["resourceVersion"]) for item in items}
 
     async def until_told(self, name: str, count: int = 1) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await self.told()).get(f"Back-off of {name}", (0, ""))[0] != count:  # noqa: ASYNC110 - a server
                 await asyncio.sleep(0.05)
 
