@@ -11,7 +11,7 @@ from devcluster.cluster import Cluster
 from tests.cluster.conftest import IMAGE
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("labels")]
+pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.timeout(900)
