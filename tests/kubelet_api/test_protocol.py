@@ -356,7 +356,7 @@ async def unread(one: Served, request: bytes) -> KubeletProtocol:
 def test_answers_that_nobody_reads_do_not_wait_for_ever() -> None:
     async def main() -> None:
         async with served(Limits(unread=0.1)) as one:
-            await asyncio.wait_for((await unread(one, GET))._closed, 60)
+            await asyncio.wait_for((await unread(one, GET))._closed, 30)  # the default is 60
             assert one.refused == ["unread"]
             await gone(one.kept)
 
